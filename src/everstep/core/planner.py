@@ -1,0 +1,178 @@
+"""The decisions of a recovery as pure functions, each with a reason that a person can read in a log.
+
+They know the membership and the positions of live holders, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from everstep.core.effects import Action
+from everstep.core.events import Checkpoint, Position
+from everstep.core.membership import Membership
+from everstep.types import NodeId, Rank, Step, WorkerId, WorkerPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Redo step ``target``, or finish the step before it and go on with ``target``."""
+
+    target: Step
+    actions: dict[WorkerId, Action]
+    unreachable: tuple[WorkerId, ...]
+    """Holders that cannot come to the target: I1 or I2 was broken. They are replaced."""
+    reason: str
+
+
+def decide(positions: Mapping[WorkerId, Position]) -> Decision:
+    """DESIGN §4: T is the largest version that a live holder has reached or has committed to reach.
+
+    What a dead worker knew has no effect (I4): it is not among the positions.
+    """
+    holders = {worker: at for worker, at in positions.items() if at.phase is not WorkerPhase.HOLLOW}
+    target = Step(max(_reaches(at) for at in holders.values()))
+    actions: dict[WorkerId, Action] = {}
+    unreachable: list[WorkerId] = []
+    for worker, at in holders.items():
+        if at.version == target:
+            actions[worker] = Action.REDO
+        elif at.version == target - 1 and at.phase in (WorkerPhase.READY, WorkerPhase.COMMITTED):
+            actions[worker] = Action.FINISH
+        else:
+            unreachable.append(worker)
+    return Decision(target, actions, tuple(unreachable), _reason(target, holders, actions))
+
+
+def _reaches(at: Position) -> int:
+    return at.version + (at.phase is WorkerPhase.COMMITTED)
+
+
+def _reason(target: Step, holders: Mapping[WorkerId, Position], actions: Mapping[WorkerId, Action]) -> str:
+    everybody = f"{len(holders)} live holder" + "s" * (len(holders) != 1)
+    finishing = sum(action is Action.FINISH for action in actions.values())
+    if not finishing:
+        return f"of {everybody} nobody has passed the barrier of step {target}: step {target} is done again"
+    updated = sum(at.version == target for at in holders.values())
+    committed = sum(at.phase is WorkerPhase.COMMITTED for at in holders.values())
+    return (
+        f"of {everybody} {updated + committed} had passed the barrier of step {target - 1}, so its update counts: "
+        f"{finishing} finish it and all go on with step {target}"
+    )
+
+
+def missing_shards(membership: Membership, holders: Mapping[WorkerId, object]) -> list[int]:
+    """Pieces of the state that no live holder has."""
+    live = {membership.shard_of(rank) for rank, worker in membership.seats.items() if worker in holders}
+    every = {coordinate.shard for coordinate in membership.coordinates.values()}
+    return sorted(every - live)
+
+
+def donors(membership: Membership, newcomers: list[WorkerId]) -> dict[WorkerId, WorkerId]:
+    """A live holder of the same shard for each newcomer: the one that gives least so far, the same node first."""
+    holders: dict[int, list[WorkerId]] = defaultdict(list)
+    for rank, worker in sorted(membership.seats.items()):
+        if membership.workers[worker].stage is WorkerPhase.IDLE:
+            holders[membership.shard_of(rank)].append(worker)
+    load: dict[WorkerId, int] = defaultdict(int)
+    chosen: dict[WorkerId, WorkerId] = {}
+    for newcomer in newcomers:
+        record = membership.workers[newcomer]
+        assert record.rank is not None
+
+        def cost(donor: WorkerId, node: NodeId = record.node) -> tuple[int, bool, int]:
+            return load[donor], membership.workers[donor].node != node, donor
+
+        donor = min(holders[membership.shard_of(record.rank)], key=cost)
+        load[donor] += 1
+        chosen[newcomer] = donor
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a vacant rank goes: a standby, or a new process on a node."""
+
+    node: NodeId
+    standby: WorkerId | None
+    reason: str
+
+
+def place(membership: Membership, rank: Rank, former: NodeId | None) -> Placement | None:
+    """A standby, else a fork on the same node, else on another, else None: wait for a node.
+
+    Where the former node is suspect, any other node goes first.
+    """
+    avoid = former is not None and membership.suspect(former)
+
+    def far(node: NodeId) -> tuple[bool, bool]:
+        return membership.suspect(node), (node == former) == avoid
+
+    ready = [
+        worker
+        for worker in membership.pool
+        if membership.workers[worker].stage is WorkerPhase.STANDBY
+        and membership.workers[worker].node in membership.open_nodes
+    ]
+    if ready:
+        standby = min(ready, key=lambda worker: (far(membership.workers[worker].node), worker))
+        node = membership.workers[standby].node
+        return Placement(node, standby, f"rank {rank} goes to standby {standby} on {node}")
+    if membership.open_nodes:
+        node = min(membership.open_nodes, key=lambda node: (far(node), node))
+        return Placement(node, None, f"rank {rank} goes to a new process on {node}")
+    return None
+
+
+def place_standby(membership: Membership) -> NodeId | None:
+    """The node with the fewest standbys."""
+    count = dict.fromkeys((node for node, record in membership.nodes.items() if record.present), 0)
+    for worker in membership.pool:
+        node = membership.workers[worker].node
+        if node in count:
+            count[node] += 1
+    return min(count, key=lambda node: (membership.suspect(node), count[node], node), default=None)
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Which checkpoints exist: in the memory of which node, and which are committed on storage."""
+
+    ranks: int
+    sealed: dict[Rank, tuple[tuple[Checkpoint, NodeId], ...]] = field(default_factory=dict)
+    persisted: Checkpoint | None = None
+
+    def seal(self, rank: Rank, node: NodeId, checkpoint: Checkpoint) -> None:
+        """A rank has two slots; the older one is overwritten."""
+        kept = [entry for entry in self.sealed.get(rank, ()) if entry[0] != checkpoint]
+        self.sealed[rank] = (*kept[-1:], (checkpoint, node))
+
+    def persist(self, checkpoint: Checkpoint) -> None:
+        if self.persisted is None or checkpoint > self.persisted:
+            self.persisted = checkpoint
+
+    def forget_node(self, node: NodeId) -> None:
+        for rank, entries in self.sealed.items():
+            self.sealed[rank] = tuple(entry for entry in entries if entry[1] != node)
+
+    def newest(self) -> tuple[Checkpoint, str] | None:
+        """The ladder: the newest memory checkpoint complete over all ranks, unless storage has a newer one."""
+        complete: set[Checkpoint] | None = None
+        if len(self.sealed) == self.ranks:
+            for entries in self.sealed.values():
+                present = {checkpoint for checkpoint, _ in entries}
+                complete = present if complete is None else complete & present
+        best = max(complete) if complete else None
+        if best is not None and (self.persisted is None or best >= self.persisted):
+            return best, "memory"
+        return (self.persisted, "persistent") if self.persisted is not None else None
+
+    def freeze(self) -> Hashable:
+        return self.persisted, frozenset(self.sealed.items())
+
+    @classmethod
+    def thaw(cls, ranks: int, frozen: Hashable) -> Self:
+        persisted, sealed = cast("tuple[Checkpoint | None, Iterable[tuple[Rank, Any]]]", frozen)
+        return cls(ranks, dict(sealed), persisted)

@@ -1,0 +1,603 @@
+"""What can happen next in a world, and what it does: one method for each kind of step.
+
+`Rules.steps` yields every enabled step as (label, is it a failure, apply). Applying gives the next world or raises
+`ModelViolation`; the properties themselves are in `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from everstep.core.effects import (
+    Action,
+    Arm,
+    ArmReturn,
+    Assign,
+    Command,
+    Donate,
+    Effect,
+    End,
+    Kill,
+    Release,
+    Reset,
+    Restore,
+    Resume,
+    Role,
+    Send,
+    Settle,
+    Spawn,
+    Stop,
+)
+from everstep.core.events import (
+    Absent,
+    Cause,
+    Checkpoint,
+    Deadline,
+    Event,
+    Exited,
+    JobPhase,
+    NodeJoined,
+    NodeLost,
+    Persisted,
+    Restarted,
+    Stalled,
+    Stopped,
+    Verdict,
+)
+from everstep.core.worker import Do, Move, Out, WorkerMachine
+from everstep.errors import ModelViolation
+from everstep.sim import checks
+from everstep.sim.cores import Cores, Names, WorkerCores
+from everstep.sim.world import Group, Kind, Link, Mode, Process, Scope, Seat, Task, World
+from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
+
+SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, ENDED = WorkerPhase
+OVER = (JobPhase.DONE, JobPhase.FAILED)
+
+Label = tuple[Any, ...]
+Packed = tuple[int, ...]
+Apply = Callable[["Edit"], None]
+
+
+class Choice(NamedTuple):
+    label: Label
+    costs: int
+    apply: Apply
+
+
+class Edit:
+    """A world being changed."""
+
+    def __init__(self, world: World) -> None:
+        self.before = world
+        self.core = world.core
+        self.timer = world.timer
+        self.budget = world.budget
+        self.links = list(world.links)
+        self.processes = list(world.processes)
+        self.notices = set(world.notices)
+        self.groups = {group.generation: list(group.seats) for group in world.groups}
+
+    def get(self, worker: int) -> Process:
+        process = self.processes[worker]
+        assert process is not None
+        return process
+
+    def put(self, worker: int, **changes: Any) -> Process:
+        process = self.get(worker)._replace(**changes)
+        self.processes[worker] = process
+        return process
+
+
+class Rules:
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.cores = Cores(scope.job, scope.machine)
+        self.workers = WorkerCores(scope.worker)
+        self.names = Names()
+        self._parts = (Names(), Names(), Names(), Names())
+        self._processes = Names()
+        self.kinds = frozenset(scope.kinds)
+
+    # ── the first world ──────────────────────────────────────────────────────────────────────────────────
+
+    def first(self) -> World:
+        core, effects = self.cores.start()
+        up = (Link.UP,) * self.scope.nodes
+        edit = Edit(World(core, None, self.scope.failures, up, (), frozenset(), ()))
+        self._carry_out(edit, effects)
+        for node in range(self.scope.nodes):
+            self._feed(edit, self._hello(edit, node))
+        if self.scope.checkpoint:
+            self._feed(edit, Persisted(Checkpoint(Step(0), Generation(1))))
+        return self._done(edit)
+
+    def _hello(self, edit: Edit, node: int) -> NodeJoined:
+        share = -(-self.scope.ranks // self.scope.nodes)
+        count = self.scope.ranks if self.scope.nodes > 1 else share
+        alive = tuple(
+            WorkerId(worker)
+            for worker, process in enumerate(edit.processes)
+            if process is not None and process.node == node and process.mode is not Mode.DEAD
+        )
+        return NodeJoined(_node(node), tuple(f"d{index}" for index in range(count)), alive)
+
+    # ── every enabled step ───────────────────────────────────────────────────────────────────────────────
+
+    def steps(self, world: World) -> Iterator[Choice]:
+        if self.cores.views[world.core].phase in OVER:
+            return
+        for worker, process in enumerate(world.processes):
+            if process is None:
+                continue
+            if process.mode is not Mode.DEAD:
+                yield from self._process_steps(world, worker, process)
+            if process.up and world.links[process.node] in (Link.UP, Link.LOST):
+                yield Choice(("report", worker, process.up[0]), 0, lambda e, w=worker: self._report(e, w))
+        for notice in world.notices:
+            yield Choice(("notice", notice), 0, lambda e, n=notice: self._notice(e, n))
+        for node, link in enumerate(world.links):
+            if link is Link.AWAY:
+                yield Choice(("hello", node), 0, lambda e, n=node: self._return(e, n))
+        yield from self._timers(world)
+        if world.budget:
+            yield from self._failures(world)
+
+    def _process_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
+        if process.killing:
+            yield Choice(("kill", worker), 0, lambda e: self._die(e, worker))
+        if world.links[process.node] is Link.LOST:
+            yield Choice(("lease", worker), 0, lambda e: self._die(e, worker))
+        elif (
+            process.mode is not Mode.RUNNING and not process.suspect and world.links[process.node] is Link.UP
+        ):
+            yield Choice(("verdict", worker), 0, lambda e: self._verdict(e, worker, Cause.FROZEN))
+        if process.mode is not Mode.RUNNING:
+            yield Choice(("thaw", worker), 0, lambda e: _set(e, worker, mode=Mode.RUNNING))
+        if process.down and process.mode is not Mode.FROZEN:
+            yield Choice(("command", worker, process.down[0]), 0, lambda e: self._command(e, worker))
+        if process.mode is Mode.RUNNING:
+            yield from self._main_steps(world, worker, process)
+
+    # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
+
+    def _main_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
+        state = self.workers.states[process.core]
+        if state.parked:
+            return
+        if process.task is not Task.NONE:
+            yield from self._task_steps(world, worker, process, state)
+            return
+        phase = state.phase
+        if phase is SPAWNED:
+            yield self._call(worker, "register", WorkerMachine.register)
+        elif phase is BUILDING:
+            yield self._call(worker, "protect", self._protect)
+        elif phase is IDLE:
+            last = state.over or state.version >= self.scope.steps
+            yield self._move(worker, Move.LEAVE if last else Move.BEGIN)
+        elif phase is FORWARD:
+            yield self._move(worker, Move.BACKWARD)
+            if state.must_park:
+                yield self._call(worker, "safe", WorkerMachine.safe_point)
+        elif phase is BACKWARD:
+            if state.tainted:  # the user's code has swallowed the error and goes on
+                yield self._move(worker, Move.READY)
+            else:
+                yield from self._collective_steps(world, worker, state, Move.READY)
+        elif phase is READY:
+            yield from self._collective_steps(world, worker, state, Move.PASS)
+        elif phase is COMMITTED:
+            if process.content == 2 * state.version:
+                yield Choice(("apply", worker), 0, lambda e: self._apply(e, worker))
+            else:
+                yield self._move(worker, Move.UPDATE)
+        elif phase is ENDED:
+            yield Choice(("exit", worker), 0, lambda e: self._exit(e, worker))
+
+    def _call(self, worker: int, name: str, call: Callable[[WorkerMachine], list[Out]]) -> Choice:
+        return Choice((name, worker), 0, lambda e: self._run(e, worker, name, call))
+
+    def _move(self, worker: int, move: Move) -> Choice:
+        return Choice(("move", worker, move), 0, lambda e: self._moved(e, worker, move))
+
+    def _protect(self, machine: WorkerMachine) -> list[Out]:
+        assert machine.rank is not None
+        return machine.protect(self.scope.layout.coordinate(machine.rank), "layout")
+
+    def _collective_steps(
+        self, world: World, worker: int, state: WorkerMachine, move: Move
+    ) -> Iterator[Choice]:
+        """The gradients' all-reduce before READY, the barrier before PASS."""
+        seats = _seats(world, state.generation)
+        if all(seat is not None and _entered(seat, move) >= state.version for seat in seats):
+            yield self._move(worker, move)
+        if self._is_cut(world, state.generation, seats):
+            yield self._call(worker, "broken", WorkerMachine.broken)
+        elif world.budget and Kind.BREAK in self.kinds:
+            yield self._call(worker, "broken", WorkerMachine.broken)._replace(costs=1)
+
+    def _is_cut(self, world: World, generation: int, seats: tuple[Seat | None, ...]) -> bool:
+        """A member is dead, or has heard a Stop, or is in another generation: its sockets are closed."""
+        for seat in seats:
+            if seat is None:
+                continue
+            process = world.processes[seat.worker]
+            if process is None or process.mode is Mode.DEAD:
+                return True
+            state = self.workers.states[process.core]
+            if state.stopping or state.generation != generation:
+                return True
+        return False
+
+    def _task_steps(
+        self, world: World, worker: int, process: Process, state: WorkerMachine
+    ) -> Iterator[Choice]:
+        if process.task is Task.DROP:
+            yield Choice(("dropped", worker), 0, lambda e: self._dropped(e, worker))
+            return
+        if process.task is Task.CONNECT:
+            seats = _seats(world, state.generation)
+            if all(seat is not None for seat in seats):
+                yield self._call(worker, "connected", WorkerMachine.connected)
+            hopeless = self._is_cut(world, state.generation, seats)
+        else:
+            order = state.order
+            assert isinstance(order, Restore)
+            donor = None if order.donor is None else world.processes[order.donor]
+            loading = order.checkpoint is not None
+            serving = donor is not None and donor.mode is Mode.RUNNING and donor.serving == state.generation
+            if loading or serving:
+                yield Choice(("filled", worker), 0, lambda e: self._filled(e, worker, order))
+            hopeless = not loading and (donor is None or donor.mode is Mode.DEAD)
+        if state.stopping or hopeless:
+            yield self._call(worker, "broken", WorkerMachine.broken)
+
+    def _moved(self, edit: Edit, worker: int, move: Move) -> None:
+        before = self.workers.states[edit.get(worker).core]
+        if move is Move.READY and not before.tainted:
+            edit.put(worker, gradients=before.version)
+        self._run(edit, worker, move, lambda machine: machine.move(move))
+        process = edit.get(worker)
+        after = self.workers.states[process.core]
+        if after.parked and move is not Move.UPDATE and move is not Move.LEAVE:
+            return
+        if move in (Move.BACKWARD, Move.READY):
+            self._enter(edit, after, move)
+        if move is Move.READY:
+            checks.ready(self, edit, worker)
+        elif move is Move.PASS:
+            checks.committed(self, edit, worker)
+        elif move is Move.UPDATE:
+            process = edit.put(worker, content=process.content + 1, gradients=-1)
+            checks.memory(self, edit, worker)
+
+    def _enter(self, edit: Edit, state: WorkerMachine, move: Move) -> None:
+        seats = edit.groups[state.generation]
+        assert state.rank is not None
+        seat = seats[state.rank]
+        assert seat is not None
+        key = "sync" if move is Move.BACKWARD else "barrier"
+        seats[state.rank] = seat._replace(**{key: int(state.version)})
+
+    def _apply(self, edit: Edit, worker: int) -> None:
+        checks.apply(self, edit, worker)
+        edit.put(worker, content=edit.get(worker).content + 1)
+
+    def _dropped(self, edit: Edit, worker: int) -> None:
+        edit.put(worker, gradients=-1, task=Task.NONE)
+        self._run(edit, worker, "dropped", WorkerMachine.dropped)
+
+    def _filled(self, edit: Edit, worker: int, order: Restore) -> None:
+        if order.donor is None:
+            assert order.checkpoint is not None
+            content = 2 * order.checkpoint.step
+        else:
+            checks.donor(self, edit, worker, order)
+            content = edit.get(order.donor).content
+        version = Step(content // 2)
+        edit.put(worker, content=content)
+        self._run(edit, worker, ("filled", version), lambda machine: machine.filled(version))
+
+    def _exit(self, edit: Edit, worker: int) -> None:
+        checks.finished(self, edit, worker)
+        self._die(edit, worker, code=0)
+
+    def _run(self, edit: Edit, worker: int, key: Any, call: Callable[[WorkerMachine], list[Out]]) -> None:
+        """Let the worker's machine take something in, and carry out what it says."""
+        process = edit.get(worker)
+        if not isinstance(key, str) or key in ("connected", "broken"):
+            checks.not_moved_after_stop(self, edit, worker)
+        core, out, invalid = self.workers.step(process.core, key, call)
+        if invalid is not None:
+            raise ModelViolation(f"worker {worker}: {invalid}")
+        task = process.task if key == "safe" else Task.NONE
+        process = edit.put(worker, core=core, task=task)
+        for item in out:
+            self._out(edit, worker, item)
+
+    # ── the control thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _command(self, edit: Edit, worker: int) -> None:
+        process = edit.get(worker)
+        command: Command = self.names.messages[process.down[0]]
+        edit.put(worker, down=process.down[1:])
+        core, out, invalid = self.workers.step(
+            process.core, command, lambda machine: machine.command(command)
+        )
+        if invalid is not None:
+            raise ModelViolation(f"worker {worker}: {invalid}")
+        process = edit.put(worker, core=core)
+        if isinstance(command, Settle | Reset | Restore | Resume | Release):
+            process = edit.put(worker, promised=-1)
+        elif isinstance(command, Stop):
+            process = edit.put(worker, serving=0)
+        if isinstance(command, Assign) and command.role is not Role.JOINER:
+            self._adopt(edit, worker, command.generation)
+        for item in out:
+            self._out(edit, worker, item)
+        if Do.GO in out and isinstance(command, Resume):
+            checks.resumed(self, edit, worker, command)
+        if Do.PROCEED in out:
+            checks.finishing(self, edit, worker)
+
+    def _adopt(self, edit: Edit, worker: int, generation: int) -> None:
+        state = self.workers.states[edit.get(worker).core]
+        assert state.rank is not None
+        seats = edit.groups.setdefault(generation, [None] * self.scope.ranks)
+        seats[state.rank] = Seat(worker)
+
+    def _out(self, edit: Edit, worker: int, item: Out) -> None:
+        state = self.workers.states[edit.get(worker).core]
+        if not isinstance(item, Do):
+            process = edit.get(worker)
+            if isinstance(item, Stopped) and item.position.phase is not COMMITTED:
+                process = edit.put(worker, promised=process.content)
+            if edit.links[process.node] is not Link.AWAY:
+                edit.put(worker, up=(*process.up, self.names.number(item)))
+        elif item is Do.DROP:
+            edit.put(worker, task=Task.DROP)
+        elif item is Do.CONNECT:
+            checks.connecting(self, edit, worker)
+            edit.put(worker, task=Task.CONNECT)
+            self._adopt(edit, worker, state.generation)
+        elif item is Do.FILL:
+            edit.put(worker, task=Task.FILL)
+        elif item is Do.SERVE:
+            edit.put(worker, serving=state.generation)
+
+    # ── agents and the controller ────────────────────────────────────────────────────────────────────────
+
+    def _report(self, edit: Edit, worker: int) -> None:
+        process = edit.get(worker)
+        edit.put(worker, up=process.up[1:])
+        self._feed(edit, self.names.messages[process.up[0]])
+
+    def _notice(self, edit: Edit, notice: int) -> None:
+        edit.notices.discard(notice)
+        self._feed(edit, self.names.messages[notice])
+
+    def _verdict(self, edit: Edit, worker: int, cause: Cause) -> None:
+        edit.put(worker, suspect=True)
+        self._feed(edit, Verdict(WorkerId(worker), cause))
+
+    def _return(self, edit: Edit, node: int) -> None:
+        """An agent says hello to the restarted controller, and repeats the newest report of each worker."""
+        edit.links[node] = Link.UP
+        self._feed(edit, self._hello(edit, node))
+        for worker, process in enumerate(edit.processes):
+            if process is not None and process.node == node and process.mode is not Mode.DEAD:
+                answer = self.workers.states[process.core].answer
+                edit.put(worker, up=() if answer is None else (self.names.number(answer),))
+
+    def _die(self, edit: Edit, worker: int, code: int = -9) -> None:
+        process = edit.put(worker, mode=Mode.DEAD, down=(), killing=False)
+        if edit.links[process.node] is Link.UP:
+            edit.notices.add(self.names.number(Exited(WorkerId(worker), code)))
+
+    def _feed(self, edit: Edit, event: Event) -> None:
+        core, effects, invalid = self.cores.step(edit.core, event)
+        if invalid is not None:
+            raise ModelViolation(str(invalid))
+        checks.old_changes_nothing(self, edit, event, core, effects)
+        before, edit.core = edit.core, core
+        self._carry_out(edit, effects)
+        checks.decided(self, edit, before, effects)
+        checks.ended(self, edit, before, event, effects)
+
+    def _carry_out(self, edit: Edit, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                for worker in effect.to:
+                    self._deliver(edit, worker, effect.command)
+            elif isinstance(effect, Spawn):
+                assert effect.worker == len(edit.processes)
+                edit.processes.append(Process(_index(effect.node), self.workers.new(effect.worker)))
+            elif isinstance(effect, Kill):
+                checks.fenced(self, edit, effect)
+                if (
+                    edit.links[_index(effect.node)] is Link.UP
+                    and edit.get(effect.worker).mode is not Mode.DEAD
+                ):
+                    edit.put(effect.worker, killing=True)
+            elif isinstance(effect, Arm):
+                edit.timer = (effect.generation, list(JobPhase).index(effect.phase))
+
+    def _deliver(self, edit: Edit, worker: int, command: Command) -> None:
+        process = edit.processes[worker]
+        if process is None or process.mode is Mode.DEAD or edit.links[process.node] is not Link.UP:
+            return
+        edit.put(worker, down=(*process.down, self.names.number(command)))
+
+    # ── timers and failures ──────────────────────────────────────────────────────────────────────────────
+
+    def _timers(self, world: World) -> Iterator[Choice]:
+        """A timer comes when it has a reason; without one that is a failure of its own."""
+        view = self.cores.views[world.core]
+        away = [link for link in world.links if link is Link.AWAY]
+        if world.timer is not None:
+            generation, index = world.timer
+            phase = list(JobPhase)[index]
+            event = Deadline(Generation(generation), phase)
+            overdue = any(self._is_stuck(world, worker) for worker in view.awaiting)
+            due = phase is JobPhase.RUNNING or overdue or (view.vacant and not view.awaiting)
+            if generation == view.generation and (due or (world.budget and Kind.ALARM in self.kinds)):
+                yield Choice(("timer", phase), 0 if due else 1, lambda e: self._expire(e, event))
+        if away and world.budget and Kind.ALARM in self.kinds:
+            yield Choice(("absent",), 1, self._absent)
+
+    def _is_stuck(self, world: World, worker: int) -> bool:
+        process = world.processes[worker]
+        return process is None or process.mode is not Mode.RUNNING
+
+    def _expire(self, edit: Edit, event: Deadline) -> None:
+        edit.timer = None
+        for worker in self.cores.views[edit.core].awaiting:
+            edit.put(worker, suspect=True)
+        self._feed(edit, event)
+
+    def _absent(self, edit: Edit) -> None:
+        for node, link in enumerate(edit.links):
+            if link is Link.AWAY:
+                self._lose_node(edit, node)
+        self._feed(edit, Absent())
+
+    def _lose_node(self, edit: Edit, node: int) -> None:
+        edit.links[node] = Link.LOST
+        for worker, process in enumerate(edit.processes):
+            if process is not None and process.node == node:
+                edit.put(worker, suspect=True)
+
+    def _failures(self, world: World) -> Iterator[Choice]:
+        for worker, process in enumerate(world.processes):
+            if process is None or process.mode is Mode.DEAD or process.suspect:
+                continue
+            if Kind.CRASH in self.kinds:
+                yield Choice(("CRASH", worker), 1, lambda e, w=worker: self._die(e, w))
+            if process.mode is Mode.RUNNING:
+                if Kind.FREEZE in self.kinds:
+                    yield Choice(("FREEZE", worker), 1, lambda e, w=worker: _set(e, w, mode=Mode.FROZEN))
+                if Kind.HANG in self.kinds:
+                    yield Choice(("HANG", worker), 1, lambda e, w=worker: _set(e, w, mode=Mode.HUNG))
+                if Kind.ALARM in self.kinds and world.links[process.node] is Link.UP:
+                    yield Choice(("ALARM", worker), 1, lambda e, w=worker: self._verdict(e, w, Cause.HANG))
+        if Kind.ALARM in self.kinds:
+            generation = self.cores.views[world.core].generation
+            yield Choice(("STALLED",), 1, lambda e: self._feed(e, Stalled(generation)))
+        for node, link in enumerate(world.links):
+            if link is Link.UP and self.scope.nodes > 1:
+                if Kind.NODE in self.kinds:
+                    yield Choice(("NODE", node), 1, lambda e, n=node: self._node_dies(e, n))
+                if Kind.PARTITION in self.kinds:
+                    yield Choice(("PARTITION", node), 1, lambda e, n=node: self._partition(e, n))
+        if Kind.RESTART in self.kinds:
+            yield Choice(("RESTART",), 1, self._restart)
+
+    def _node_dies(self, edit: Edit, node: int) -> None:
+        edit.links[node] = Link.DEAD
+        for worker, process in enumerate(edit.processes):
+            if process is not None and process.node == node:
+                edit.put(worker, mode=Mode.DEAD, suspect=True, down=(), up=(), killing=False)
+        edit.notices.add(self.names.number(NodeLost(_node(node))))
+
+    def _partition(self, edit: Edit, node: int) -> None:
+        """Commands under way are lost, reports under way still come; so do those that are sent from now on."""
+        self._lose_node(edit, node)
+        for worker, process in enumerate(edit.processes):
+            if process is not None and process.node == node:
+                edit.put(worker, down=(), killing=False)
+        self._feed(edit, NodeLost(_node(node)))
+
+    def _restart(self, edit: Edit) -> None:
+        """Everything under way is lost. Exits that were not told yet show in the agents' hellos."""
+        edit.timer = None
+        edit.notices = {n for n in edit.notices if isinstance(self.names.messages[n], NodeLost)}
+        edit.links = [Link.AWAY if link is Link.UP else link for link in edit.links]
+        for worker, process in enumerate(edit.processes):
+            if process is not None:
+                edit.put(worker, up=(), down=(), killing=False)
+        self._feed(edit, Restarted())
+
+    # ── the next world ───────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, world: World, choice: Choice) -> World:
+        edit = Edit(world)
+        edit.budget -= choice.costs
+        choice.apply(edit)
+        return self._done(edit)
+
+    def _done(self, edit: Edit) -> World:
+        """Forget what nothing can see any more, so that worlds that behave alike are equal."""
+        if self.cores.views[edit.core].phase in OVER:
+            return World(edit.core, None, edit.budget, (), (), frozenset(), ())
+        view = self.cores.views[edit.core]
+        live = {int(view.generation)}
+        for worker, process in enumerate(edit.processes):
+            if process is None:
+                continue
+            if process.mode is not Mode.DEAD:
+                live.add(self.workers.states[process.core].generation)
+            elif not process.up and worker not in view.workers:
+                edit.processes[worker] = None
+            else:
+                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=-1)
+        groups = tuple(
+            Group(generation, tuple(seats))
+            for generation, seats in sorted(edit.groups.items())
+            if generation in live
+        )
+        return World(
+            edit.core,
+            edit.timer,
+            edit.budget,
+            tuple(edit.links),
+            tuple(edit.processes),
+            frozenset(edit.notices),
+            groups,
+        )
+
+    # ── worlds as small tuples of numbers, and steps as text ─────────────────────────────────────────────
+
+    def pack(self, world: World) -> Packed:
+        parts = zip(self._parts, (world.timer, world.links, world.notices, world.groups), strict=True)
+        processes = map(self._processes.number, world.processes)
+        return (world.core, world.budget, *(names.number(part) for names, part in parts), *processes)
+
+    def unpack(self, packed: Packed) -> World:
+        core, budget, *rest = packed
+        timer, links, notices, groups = (
+            names.messages[number] for names, number in zip(self._parts, rest[:4], strict=True)
+        )
+        processes = tuple(self._processes.messages[number] for number in rest[4:])
+        return World(core, timer, budget, links, processes, notices, groups)
+
+    def describe(self, label: Label) -> str:
+        kind, *args = label
+        if kind in ("report", "command"):
+            return f"worker {args[0]}: the {kind} {self.names.messages[args[1]]} is delivered"
+        if kind == "notice":
+            return f"an agent tells {self.names.messages[args[0]]}"
+        if kind == "move":
+            return f"worker {args[0]}: {args[1].value}"
+        return " ".join(map(str, label))
+
+
+def _set(edit: Edit, worker: int, **changes: Any) -> None:
+    edit.put(worker, **changes)
+
+
+def _node(index: int) -> NodeId:
+    return NodeId(f"n{index}")
+
+
+def _index(node: NodeId) -> int:
+    return int(node[1:])
+
+
+def _seats(world: World, generation: int) -> tuple[Seat | None, ...]:
+    return next(group.seats for group in world.groups if group.generation == generation)
+
+
+def _entered(seat: Seat, move: Move) -> int:
+    return seat.sync if move is Move.READY else seat.barrier
