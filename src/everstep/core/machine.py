@@ -191,6 +191,7 @@ class Machine(JobState):
             if worker is None:
                 worker = self._spawn(placement.node)
             self.members.seat(worker, rank)
+            self.former.pop(rank, None)
             if placement.standby is not None:
                 self.send([worker], self._assignment(rank))
             if self.phase in (STARTING, SETTLING):
@@ -273,6 +274,12 @@ class Machine(JobState):
     def _on_grace_over(self, event: Deadline) -> None:
         if self.graced:
             self.last_failure = Cause.COLLECTIVE.value
+            self._recover()
+
+    def _on_shared_deadline(self, event: Deadline) -> None:
+        """All wait for all here, so nobody is to blame yet: who does not answer the next Stop is."""
+        if event.phase is self.phase:
+            self.last_failure = f"{self.phase.name} of generation {self.generation} took too long"
             self._recover()
 
     def _on_deadline(self, event: Deadline) -> None:
@@ -680,7 +687,8 @@ ROWS = (
     Row(Deadline, TRAINING, Machine._on_grace_over, FAILURE),
     Row(Deadline, (STARTING,), Machine._on_deadline, (FAILED,)),
     Row(Deadline, (STOPPING,), Machine._on_deadline, DECIDED),
-    Row(Deadline, (SETTLING, RESETTING, RESTORING), Machine._on_deadline, FAILURE),
+    Row(Deadline, (SETTLING,), Machine._on_deadline, FAILURE),
+    Row(Deadline, (RESETTING, RESTORING), Machine._on_shared_deadline, FAILURE),
     Row(Deadline, (ENDING,), Machine._again),
     # ── the way of a recovery ──
     Row(Stopped, (STOPPING,), Machine._on_stopped, DECIDED),

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from everstep.core.effects import Action, Effect, End, Kill, Restore, Resume, Send, Settle
 from everstep.core.events import Deadline, Event, Exited, FenceFailed, JobPhase, Stalled
 from everstep.errors import ModelViolation
-from everstep.sim.world import Link, Mode, Process, Seat
+from everstep.sim.world import Link, Process, Seat
 from everstep.types import Rank, WorkerPhase
 
 if TYPE_CHECKING:
     from everstep.core.worker import WorkerMachine
+    from everstep.sim.cores import CoreView
     from everstep.sim.rules import Edit, Rules
 
 HOLDING = (
@@ -55,7 +56,7 @@ def ready(rules: Rules, edit: Edit, worker: int) -> None:
     )
     for seat in _members(rules, edit, worker):
         process = edit.processes[seat.worker]
-        if process is not None and process.mode is not Mode.DEAD:
+        if process is not None and process.alive:
             other = rules.workers.states[process.core]
             _require(
                 other.version >= state.version,
@@ -93,7 +94,7 @@ def memory(rules: Rules, edit: Edit, worker: int) -> None:
 
 def not_moved_after_stop(rules: Rules, edit: Edit, worker: int) -> None:
     """I5: once a Stop is answered by a parked main thread, only a newer command moves it."""
-    _require(edit.get(worker).promised < 0, f"I5: worker {worker} moves after it has answered a Stop")
+    _require(not edit.get(worker).promised, f"I5: worker {worker} moves after it has answered a Stop")
 
 
 def finished(rules: Rules, edit: Edit, worker: int) -> None:
@@ -104,16 +105,20 @@ def finished(rules: Rules, edit: Edit, worker: int) -> None:
 # ── the recovery (DESIGN §5) ─────────────────────────────────────────────────────────────────────────────
 
 
-def old_changes_nothing(
-    rules: Rules, edit: Edit, event: Event, after: int, effects: tuple[Effect, ...]
-) -> None:
-    """I4, and: a message of an old generation, or of somebody who was judged, has no effect."""
-    view = rules.cores.views[edit.core]
+def is_old(view: CoreView, event: Event) -> bool:
+    """It comes from an old generation, from the dead, or from somebody who was judged."""
     worker = getattr(event, "worker", None)
     gone = worker is not None and worker not in view.workers
     judged = worker in view.fencing and not isinstance(event, Exited | FenceFailed)
-    old = getattr(event, "generation", view.generation) < view.generation
-    if gone or judged or old:
+    return gone or judged or getattr(event, "generation", view.generation) < view.generation
+
+
+def old_changes_nothing(
+    rules: Rules, edit: Edit, event: Event, after: int, effects: tuple[Effect, ...]
+) -> None:
+    """I4, and: a message of an old generation has no effect."""
+    view = rules.cores.views[edit.core]
+    if is_old(view, event):
         _require(after == edit.core and not effects, f"{event} changes generation {view.generation}")
 
 
@@ -121,7 +126,7 @@ def fenced(rules: Rules, edit: Edit, kill: Kill) -> None:
     """Nobody is killed who did not fail; only a start that failed takes everybody with it."""
     process = edit.get(kill.worker)
     starting = rules.cores.views[edit.core].phase is JobPhase.STARTING
-    innocent = process.mode is Mode.RUNNING and not process.suspect and not starting
+    innocent = process.alive and not process.suspect and not starting
     _require(not innocent, f"worker {kill.worker} is killed although nothing is wrong with it")
 
 
@@ -174,7 +179,7 @@ def connecting(rules: Rules, edit: Edit, worker: int) -> None:
     )
     for member in state.table:
         process = edit.processes[member]
-        if process is None or process.mode is Mode.DEAD:
+        if process is None or not process.alive:
             continue
         other = rules.workers.states[process.core]
         _require(
@@ -213,7 +218,7 @@ def resumed(rules: Rules, edit: Edit, worker: int, command: Resume) -> None:
     )
     for seat in seats:
         process = edit.processes[seat.worker]
-        if process is not None and process.mode is not Mode.DEAD:
+        if process is not None and process.alive:
             other = rules.workers.states[process.core]
             same = other.generation != state.generation or other.version == command.target
             _require(
@@ -241,6 +246,6 @@ def ended(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Ef
 
 def _living(edit: Edit) -> Iterator[tuple[int, Process]]:
     for worker, process in enumerate(edit.processes):
-        if process is not None and process.mode is not Mode.DEAD and not process.suspect:
+        if process is not None and process.alive and not process.suspect:
             if edit.links[process.node] in (Link.UP, Link.AWAY):
                 yield worker, process

@@ -45,11 +45,12 @@ from everstep.core.events import (
     Stopped,
     Verdict,
 )
+from everstep.core.machine import TABLE, Machine
 from everstep.core.worker import Do, Move, Out, WorkerMachine
 from everstep.errors import ModelViolation
 from everstep.sim import checks
-from everstep.sim.cores import Cores, Names, WorkerCores
-from everstep.sim.world import Group, Kind, Link, Mode, Process, Scope, Seat, Task, World
+from everstep.sim.cores import Cores, CoreView, Names, WorkerCores
+from everstep.sim.world import Group, Kind, Link, Process, Scope, Seat, Task, World
 from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, ENDED = WorkerPhase
@@ -57,13 +58,15 @@ OVER = (JobPhase.DONE, JobPhase.FAILED)
 
 Label = tuple[Any, ...]
 Packed = tuple[int, ...]
-Apply = Callable[["Edit"], None]
 
 
 class Choice(NamedTuple):
+    """One step: ``apply(edit, *args)``; ``costs`` is 1 for a failure."""
+
     label: Label
     costs: int
-    apply: Apply
+    apply: Callable[..., None]
+    args: tuple[Any, ...] = ()
 
 
 class Edit:
@@ -119,56 +122,72 @@ class Rules:
         alive = tuple(
             WorkerId(worker)
             for worker, process in enumerate(edit.processes)
-            if process is not None and process.node == node and process.mode is not Mode.DEAD
+            if process is not None and process.node == node and process.alive
         )
         return NodeJoined(_node(node), tuple(f"d{index}" for index in range(count)), alive)
 
     # ── every enabled step ───────────────────────────────────────────────────────────────────────────────
 
     def steps(self, world: World) -> Iterator[Choice]:
-        if self.cores.views[world.core].phase in OVER:
+        view = self.cores.views[world.core]
+        if view.phase in OVER:
+            return
+        if self.scope.reduce and (quiet := self._quiet_step(world, view)) is not None:
+            yield quiet
             return
         for worker, process in enumerate(world.processes):
             if process is None:
                 continue
-            if process.mode is not Mode.DEAD:
+            if process.alive:
                 yield from self._process_steps(world, worker, process)
             if process.up and world.links[process.node] in (Link.UP, Link.LOST):
-                yield Choice(("report", worker, process.up[0]), 0, lambda e, w=worker: self._report(e, w))
+                yield Choice(("report", worker, process.up[0]), 0, self._report, (worker,))
         for notice in world.notices:
-            yield Choice(("notice", notice), 0, lambda e, n=notice: self._notice(e, n))
+            yield Choice(("notice", notice), 0, self._notice, (notice,))
         for node, link in enumerate(world.links):
             if link is Link.AWAY:
-                yield Choice(("hello", node), 0, lambda e, n=node: self._return(e, n))
+                yield Choice(("hello", node), 0, self._return, (node,))
         yield from self._timers(world)
         if world.budget:
             yield from self._failures(world)
 
+    def _quiet_step(self, world: World, view: CoreView) -> Choice | None:
+        """A step that commutes with every other one and that nobody can see: it is enough to take it first.
+
+        These are the call of init(), and the delivery of a report that means nothing now and never will again.
+        """
+        for worker, process in enumerate(world.processes):
+            if process is None:
+                continue
+            if process.alive and self.workers.states[process.core].phase is SPAWNED:
+                return self._call(worker, "register", WorkerMachine.register)
+            if process.up and world.links[process.node] in (Link.UP, Link.LOST):
+                report = self.names.messages[process.up[0]]
+                row = TABLE.get((type(report), view.phase))
+                known = row is not None and row.action is Machine._again
+                if known or checks.is_old(view, report):
+                    return Choice(("report", worker, process.up[0]), 0, self._report, (worker,))
+        return None
+
     def _process_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
         if process.killing:
-            yield Choice(("kill", worker), 0, lambda e: self._die(e, worker))
+            yield Choice(("kill", worker), 0, self._die, (worker,))
         if world.links[process.node] is Link.LOST:
-            yield Choice(("lease", worker), 0, lambda e: self._die(e, worker))
-        elif (
-            process.mode is not Mode.RUNNING and not process.suspect and world.links[process.node] is Link.UP
-        ):
-            yield Choice(("verdict", worker), 0, lambda e: self._verdict(e, worker, Cause.FROZEN))
-        if process.mode is not Mode.RUNNING:
-            yield Choice(("thaw", worker), 0, lambda e: _set(e, worker, mode=Mode.RUNNING))
-        if process.down and process.mode is not Mode.FROZEN:
-            yield Choice(("command", worker, process.down[0]), 0, lambda e: self._command(e, worker))
-        if process.mode is Mode.RUNNING:
-            yield from self._main_steps(world, worker, process)
+            yield Choice(("lease", worker), 0, self._die, (worker,))
+        if process.down:
+            yield Choice(("command", worker, process.down[0]), 0, self._command, (worker,))
+        state = self.workers.states[process.core]
+        if not state.parked:
+            if process.task is Task.NONE:
+                yield from self._main_steps(world, worker, process, state)
+            else:
+                yield from self._task_steps(world, worker, process, state)
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def _main_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
-        state = self.workers.states[process.core]
-        if state.parked:
-            return
-        if process.task is not Task.NONE:
-            yield from self._task_steps(world, worker, process, state)
-            return
+    def _main_steps(
+        self, world: World, worker: int, process: Process, state: WorkerMachine
+    ) -> Iterator[Choice]:
         phase = state.phase
         if phase is SPAWNED:
             yield self._call(worker, "register", WorkerMachine.register)
@@ -181,26 +200,24 @@ class Rules:
             yield self._move(worker, Move.BACKWARD)
             if state.must_park:
                 yield self._call(worker, "safe", WorkerMachine.safe_point)
+        elif phase is BACKWARD and state.tainted:  # the user's code has swallowed the error and goes on
+            yield self._move(worker, Move.READY)
         elif phase is BACKWARD:
-            if state.tainted:  # the user's code has swallowed the error and goes on
-                yield self._move(worker, Move.READY)
-            else:
-                yield from self._collective_steps(world, worker, state, Move.READY)
+            yield from self._collective_steps(world, worker, state, Move.READY)
         elif phase is READY:
             yield from self._collective_steps(world, worker, state, Move.PASS)
+        elif phase is COMMITTED and process.content == 2 * state.version:
+            yield Choice(("apply", worker), 0, self._apply, (worker,))
         elif phase is COMMITTED:
-            if process.content == 2 * state.version:
-                yield Choice(("apply", worker), 0, lambda e: self._apply(e, worker))
-            else:
-                yield self._move(worker, Move.UPDATE)
+            yield self._move(worker, Move.UPDATE)
         elif phase is ENDED:
-            yield Choice(("exit", worker), 0, lambda e: self._exit(e, worker))
+            yield Choice(("exit", worker), 0, self._exit, (worker,))
 
     def _call(self, worker: int, name: str, call: Callable[[WorkerMachine], list[Out]]) -> Choice:
-        return Choice((name, worker), 0, lambda e: self._run(e, worker, name, call))
+        return Choice((name, worker), 0, self._run, (worker, name, call))
 
     def _move(self, worker: int, move: Move) -> Choice:
-        return Choice(("move", worker, move), 0, lambda e: self._moved(e, worker, move))
+        return Choice(("move", worker, move), 0, self._moved, (worker, move))
 
     def _protect(self, machine: WorkerMachine) -> list[Out]:
         assert machine.rank is not None
@@ -224,7 +241,7 @@ class Rules:
             if seat is None:
                 continue
             process = world.processes[seat.worker]
-            if process is None or process.mode is Mode.DEAD:
+            if process is None or not process.alive:
                 return True
             state = self.workers.states[process.core]
             if state.stopping or state.generation != generation:
@@ -235,7 +252,7 @@ class Rules:
         self, world: World, worker: int, process: Process, state: WorkerMachine
     ) -> Iterator[Choice]:
         if process.task is Task.DROP:
-            yield Choice(("dropped", worker), 0, lambda e: self._dropped(e, worker))
+            yield Choice(("dropped", worker), 0, self._dropped, (worker,))
             return
         if process.task is Task.CONNECT:
             seats = _seats(world, state.generation)
@@ -243,14 +260,12 @@ class Rules:
                 yield self._call(worker, "connected", WorkerMachine.connected)
             hopeless = self._is_cut(world, state.generation, seats)
         else:
-            order = state.order
-            assert isinstance(order, Restore)
+            order: Restore = self.names.messages[process.filling]
             donor = None if order.donor is None else world.processes[order.donor]
             loading = order.checkpoint is not None
-            serving = donor is not None and donor.mode is Mode.RUNNING and donor.serving == state.generation
-            if loading or serving:
-                yield Choice(("filled", worker), 0, lambda e: self._filled(e, worker, order))
-            hopeless = not loading and (donor is None or donor.mode is Mode.DEAD)
+            if loading or (donor is not None and donor.alive and donor.serving == order.generation):
+                yield Choice(("filled", worker), 0, self._filled, (worker, order))
+            hopeless = not loading and (donor is None or not donor.alive)
         if state.stopping or hopeless:
             yield self._call(worker, "broken", WorkerMachine.broken)
 
@@ -330,7 +345,7 @@ class Rules:
             raise ModelViolation(f"worker {worker}: {invalid}")
         process = edit.put(worker, core=core)
         if isinstance(command, Settle | Reset | Restore | Resume | Release):
-            process = edit.put(worker, promised=-1)
+            process = edit.put(worker, promised=False)
         elif isinstance(command, Stop):
             process = edit.put(worker, serving=0)
         if isinstance(command, Assign) and command.role is not Role.JOINER:
@@ -353,7 +368,7 @@ class Rules:
         if not isinstance(item, Do):
             process = edit.get(worker)
             if isinstance(item, Stopped) and item.position.phase is not COMMITTED:
-                process = edit.put(worker, promised=process.content)
+                process = edit.put(worker, promised=True)
             if edit.links[process.node] is not Link.AWAY:
                 edit.put(worker, up=(*process.up, self.names.number(item)))
         elif item is Do.DROP:
@@ -363,7 +378,8 @@ class Rules:
             edit.put(worker, task=Task.CONNECT)
             self._adopt(edit, worker, state.generation)
         elif item is Do.FILL:
-            edit.put(worker, task=Task.FILL)
+            assert state.order is not None
+            edit.put(worker, task=Task.FILL, filling=self.names.number(state.order))
         elif item is Do.SERVE:
             edit.put(worker, serving=state.generation)
 
@@ -378,21 +394,21 @@ class Rules:
         edit.notices.discard(notice)
         self._feed(edit, self.names.messages[notice])
 
-    def _verdict(self, edit: Edit, worker: int, cause: Cause) -> None:
+    def _verdict(self, edit: Edit, worker: int) -> None:
         edit.put(worker, suspect=True)
-        self._feed(edit, Verdict(WorkerId(worker), cause))
+        self._feed(edit, Verdict(WorkerId(worker), Cause.HANG))
 
     def _return(self, edit: Edit, node: int) -> None:
         """An agent says hello to the restarted controller, and repeats the newest report of each worker."""
         edit.links[node] = Link.UP
         self._feed(edit, self._hello(edit, node))
         for worker, process in enumerate(edit.processes):
-            if process is not None and process.node == node and process.mode is not Mode.DEAD:
+            if process is not None and process.node == node and process.alive:
                 answer = self.workers.states[process.core].answer
                 edit.put(worker, up=() if answer is None else (self.names.number(answer),))
 
     def _die(self, edit: Edit, worker: int, code: int = -9) -> None:
-        process = edit.put(worker, mode=Mode.DEAD, down=(), killing=False)
+        process = edit.put(worker, alive=False, down=(), killing=False)
         if edit.links[process.node] is Link.UP:
             edit.notices.add(self.names.number(Exited(WorkerId(worker), code)))
 
@@ -416,17 +432,14 @@ class Rules:
                 edit.processes.append(Process(_index(effect.node), self.workers.new(effect.worker)))
             elif isinstance(effect, Kill):
                 checks.fenced(self, edit, effect)
-                if (
-                    edit.links[_index(effect.node)] is Link.UP
-                    and edit.get(effect.worker).mode is not Mode.DEAD
-                ):
+                if edit.links[_index(effect.node)] is Link.UP and edit.get(effect.worker).alive:
                     edit.put(effect.worker, killing=True)
             elif isinstance(effect, Arm):
-                edit.timer = (effect.generation, list(JobPhase).index(effect.phase))
+                edit.timer = (effect.generation, effect.phase)
 
     def _deliver(self, edit: Edit, worker: int, command: Command) -> None:
         process = edit.processes[worker]
-        if process is None or process.mode is Mode.DEAD or edit.links[process.node] is not Link.UP:
+        if process is None or not process.alive or edit.links[process.node] is not Link.UP:
             return
         edit.put(worker, down=(*process.down, self.names.number(command)))
 
@@ -435,26 +448,22 @@ class Rules:
     def _timers(self, world: World) -> Iterator[Choice]:
         """A timer comes when it has a reason; without one that is a failure of its own."""
         view = self.cores.views[world.core]
-        away = [link for link in world.links if link is Link.AWAY]
         if world.timer is not None:
-            generation, index = world.timer
-            phase = list(JobPhase)[index]
-            event = Deadline(Generation(generation), phase)
-            overdue = any(self._is_stuck(world, worker) for worker in view.awaiting)
-            due = phase is JobPhase.RUNNING or overdue or (view.vacant and not view.awaiting)
-            if generation == view.generation and (due or (world.budget and Kind.ALARM in self.kinds)):
-                yield Choice(("timer", phase), 0 if due else 1, lambda e: self._expire(e, event))
-        if away and world.budget and Kind.ALARM in self.kinds:
+            generation, phase = world.timer
+            due = phase is JobPhase.RUNNING or any(_is_dead(world, worker) for worker in view.awaiting)
+            due = due or (view.vacant and not view.awaiting)
+            if due or (world.budget and Kind.TIMER in self.kinds):
+                event = Deadline(Generation(generation), phase)
+                yield Choice(("timer", phase.name), 0 if due else 1, self._expire, (event,))
+        if world.budget and Kind.TIMER in self.kinds and Link.AWAY in world.links:
             yield Choice(("absent",), 1, self._absent)
-
-    def _is_stuck(self, world: World, worker: int) -> bool:
-        process = world.processes[worker]
-        return process is None or process.mode is not Mode.RUNNING
 
     def _expire(self, edit: Edit, event: Deadline) -> None:
         edit.timer = None
-        for worker in self.cores.views[edit.core].awaiting:
-            edit.put(worker, suspect=True)
+        view = self.cores.views[edit.core]
+        if view.phase in (JobPhase.STOPPING, JobPhase.SETTLING):
+            for worker in view.awaiting:
+                edit.put(worker, suspect=True)
         self._feed(edit, event)
 
     def _absent(self, edit: Edit) -> None:
@@ -471,26 +480,21 @@ class Rules:
 
     def _failures(self, world: World) -> Iterator[Choice]:
         for worker, process in enumerate(world.processes):
-            if process is None or process.mode is Mode.DEAD or process.suspect:
+            if process is None or not process.alive or process.suspect:
                 continue
             if Kind.CRASH in self.kinds:
-                yield Choice(("CRASH", worker), 1, lambda e, w=worker: self._die(e, w))
-            if process.mode is Mode.RUNNING:
-                if Kind.FREEZE in self.kinds:
-                    yield Choice(("FREEZE", worker), 1, lambda e, w=worker: _set(e, w, mode=Mode.FROZEN))
-                if Kind.HANG in self.kinds:
-                    yield Choice(("HANG", worker), 1, lambda e, w=worker: _set(e, w, mode=Mode.HUNG))
-                if Kind.ALARM in self.kinds and world.links[process.node] is Link.UP:
-                    yield Choice(("ALARM", worker), 1, lambda e, w=worker: self._verdict(e, w, Cause.HANG))
-        if Kind.ALARM in self.kinds:
-            generation = self.cores.views[world.core].generation
-            yield Choice(("STALLED",), 1, lambda e: self._feed(e, Stalled(generation)))
+                yield Choice(("CRASH", worker), 1, self._die, (worker,))
+            if Kind.SUSPECT in self.kinds and world.links[process.node] is Link.UP:
+                yield Choice(("SUSPECT", worker), 1, self._verdict, (worker,))
+        if Kind.STALL in self.kinds:
+            stalled = Stalled(self.cores.views[world.core].generation)
+            yield Choice(("STALL",), 1, self._feed, (stalled,))
         for node, link in enumerate(world.links):
             if link is Link.UP and self.scope.nodes > 1:
                 if Kind.NODE in self.kinds:
-                    yield Choice(("NODE", node), 1, lambda e, n=node: self._node_dies(e, n))
+                    yield Choice(("NODE", node), 1, self._node_dies, (node,))
                 if Kind.PARTITION in self.kinds:
-                    yield Choice(("PARTITION", node), 1, lambda e, n=node: self._partition(e, n))
+                    yield Choice(("PARTITION", node), 1, self._partition, (node,))
         if Kind.RESTART in self.kinds:
             yield Choice(("RESTART",), 1, self._restart)
 
@@ -498,7 +502,7 @@ class Rules:
         edit.links[node] = Link.DEAD
         for worker, process in enumerate(edit.processes):
             if process is not None and process.node == node:
-                edit.put(worker, mode=Mode.DEAD, suspect=True, down=(), up=(), killing=False)
+                edit.put(worker, alive=False, suspect=True, down=(), up=(), killing=False)
         edit.notices.add(self.names.number(NodeLost(_node(node))))
 
     def _partition(self, edit: Edit, node: int) -> None:
@@ -524,7 +528,7 @@ class Rules:
     def apply(self, world: World, choice: Choice) -> World:
         edit = Edit(world)
         edit.budget -= choice.costs
-        choice.apply(edit)
+        choice.apply(edit, *choice.args)
         return self._done(edit)
 
     def _done(self, edit: Edit) -> World:
@@ -532,16 +536,21 @@ class Rules:
         if self.cores.views[edit.core].phase in OVER:
             return World(edit.core, None, edit.budget, (), (), frozenset(), ())
         view = self.cores.views[edit.core]
+        if edit.timer is not None:
+            generation, phase = edit.timer
+            grace = phase is JobPhase.RUNNING and view.phase in (JobPhase.RUNNING, JobPhase.RESUMING)
+            if generation != view.generation or not (grace or phase is view.phase):
+                edit.timer = None  # it would change nothing
         live = {int(view.generation)}
         for worker, process in enumerate(edit.processes):
             if process is None:
                 continue
-            if process.mode is not Mode.DEAD:
+            if process.alive:
                 live.add(self.workers.states[process.core].generation)
             elif not process.up and worker not in view.workers:
                 edit.processes[worker] = None
             else:
-                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=-1)
+                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False)
         groups = tuple(
             Group(generation, tuple(seats))
             for generation, seats in sorted(edit.groups.items())
@@ -583,10 +592,6 @@ class Rules:
         return " ".join(map(str, label))
 
 
-def _set(edit: Edit, worker: int, **changes: Any) -> None:
-    edit.put(worker, **changes)
-
-
 def _node(index: int) -> NodeId:
     return NodeId(f"n{index}")
 
@@ -601,3 +606,8 @@ def _seats(world: World, generation: int) -> tuple[Seat | None, ...]:
 
 def _entered(seat: Seat, move: Move) -> int:
     return seat.sync if move is Move.READY else seat.barrier
+
+
+def _is_dead(world: World, worker: int) -> bool:
+    process = world.processes[worker]
+    return process is None or not process.alive

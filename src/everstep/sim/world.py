@@ -5,7 +5,7 @@ messages are under way. It never repeats a decision of the core; it runs `Machin
 
 Everything is as nasty as the real thing: channels keep their order but are independent of each other and of the
 exits that an agent sees; a collective that all have entered may return success to any subset after a death or a cut,
-and an error to the others; frozen processes come back; a node out of reach goes on; a timer may be early.
+and an error to the others; who is suspected goes on until the kill; a node out of reach goes on; a timer may be early.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from everstep.core.config import JobConfig
+from everstep.core.events import JobPhase
 from everstep.core.machine import Machine
 from everstep.core.worker import WorkerMachine
 from everstep.errors import ConfigError
@@ -22,13 +23,17 @@ from everstep.types import Mesh
 
 
 class Kind(enum.Enum):
-    """The failures that the explorer can inject. Each uses one of the failures that are allowed."""
+    """The failures that the explorer can inject. Each uses one of the failures that are allowed.
 
-    CRASH = "crash"  # a process dies
-    FREEZE = "freeze"  # a process stands still, and may go on later
-    HANG = "hang"  # a main thread stands still, and may go on later
-    ALARM = "alarm"  # a verdict on, or a deadline for, somebody who is healthy; a stall that is none
+    A process that is frozen, or hangs, is one that takes no step, and this world lets everybody take no step for as
+    long as it likes; so SUSPECT covers freezes, hangs, zombies that come back before they are killed, and false alarms.
+    """
+
+    CRASH = "crash"  # a process dies; its agent tells it some time later
+    SUSPECT = "suspect"  # a verdict on a process, which goes on until it is killed
+    TIMER = "timer"  # a deadline for somebody who would have answered
     BREAK = "break"  # a collective fails for one rank and nobody died
+    STALL = "stall"  # the verdict that nobody moves
     NODE = "node"  # a node dies with all its processes
     PARTITION = "partition"  # a node is out of reach and its processes go on
     RESTART = "restart"  # the controller is killed and comes back
@@ -47,6 +52,8 @@ class Scope:
     checkpoint: bool = False
     """A persistent checkpoint of step 0 is there from the start."""
     kinds: tuple[Kind, ...] = tuple(Kind)
+    reduce: bool = True
+    """Take steps that commute with all others, and that nobody can see, first."""
     machine: type[Machine] = Machine
     worker: type[WorkerMachine] = WorkerMachine
 
@@ -65,21 +72,14 @@ class Scope:
 
     @property
     def devices(self) -> int:
-        """Of each node: for its ranks, and where there are several nodes for those of a lost one."""
-        return self.ranks if self.nodes > 1 else self.ranks
+        """Of each node: enough for its own ranks and those of a lost node."""
+        return self.ranks
 
     @property
     def job(self) -> JobConfig:
         """Limits that the allowed failures cannot reach: a job that fails has lost state."""
         many = 10 * (self.failures + 1)
         return JobConfig(self.ranks, self.standbys, max_failures=many, max_failures_per_step=many)
-
-
-class Mode(enum.IntEnum):
-    RUNNING = 0
-    HUNG = 1
-    FROZEN = 2
-    DEAD = 3
 
 
 class Link(enum.IntEnum):
@@ -105,7 +105,7 @@ class Process(NamedTuple):
 
     node: int
     core: int
-    mode: Mode = Mode.RUNNING
+    alive: bool = True
     killing: bool = False
     suspect: bool = False
     """Someone gave the controller a verdict on it."""
@@ -116,8 +116,10 @@ class Process(NamedTuple):
     task: Task = Task.NONE
     serving: int = 0
     """The generation in which it gives its state away."""
-    promised: int = -1
-    """The content at the moment a Stop was answered by a parked main thread."""
+    promised: bool = False
+    """Its parked main thread has answered a Stop and no newer command has come."""
+    filling: int = -1
+    """The Restore that it carries out, as a message number."""
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
 
@@ -137,7 +139,7 @@ class Group(NamedTuple):
 
 class World(NamedTuple):
     core: int
-    timer: tuple[int, int] | None
+    timer: tuple[int, JobPhase] | None
     budget: int
     links: tuple[Link, ...]
     processes: tuple[Process | None, ...]
