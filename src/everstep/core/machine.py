@@ -81,6 +81,14 @@ STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, D
 RECOVERING = (STOPPING, SETTLING, RESETTING, RESTORING, RESUMING)
 ACTIVE = (STARTING, RUNNING, *RECOVERING, ENDING)
 TRAINING = (RUNNING, RESUMING)
+LIMITS = {
+    STARTING: "start_s",
+    STOPPING: "stop_s",
+    SETTLING: "settle_s",
+    RESETTING: "reset_s",
+    RESTORING: "restore_s",
+}
+"""The deadline of each phase, by its name in the configuration. In the others the detector watches every step."""
 
 
 class Machine(JobState):
@@ -91,7 +99,7 @@ class Machine(JobState):
     def start(self) -> list[Effect]:
         """The effects that a new job begins with."""
         self.out = []
-        self.arm(STARTING, self.config.start_s)
+        self._enter(STARTING)
         return self.out
 
     def handle(self, event: Event) -> list[Effect]:
@@ -365,7 +373,7 @@ class Machine(JobState):
         self.members.coordinates.clear()
         self.layouts.clear()
         self.finished.clear()
-        if self._next_attempt(STARTING, self.config.start_s):
+        if self._next_attempt(STARTING):
             self._advance()
 
     def _restart_for_the_end(self) -> None:
@@ -381,7 +389,7 @@ class Machine(JobState):
 
     def _recover(self) -> None:
         """Stop the survivors and start a new generation from them."""
-        if not self._next_attempt(STOPPING, self.config.stop_s):
+        if not self._next_attempt(STOPPING):
             return
         self.answers.clear()
         self.actions.clear()
@@ -391,7 +399,7 @@ class Machine(JobState):
         self.send(sorted(self.awaiting), Stop(self.generation))
         self._advance()
 
-    def _next_attempt(self, phase: JobPhase, limit_s: float) -> bool:
+    def _next_attempt(self, phase: JobPhase) -> bool:
         self.attempts += 1
         if self.attempts > self.config.max_failures_per_step:
             limit = f"max_failures_per_step={self.config.max_failures_per_step}"
@@ -399,15 +407,15 @@ class Machine(JobState):
             return False
         self.generation = Generation(self.generation + 1)
         self.graced = False
-        self._enter(phase, limit_s)
+        self._enter(phase)
         return True
 
     # ── the way of a recovery ────────────────────────────────────────────────────────────────────────────
 
-    def _enter(self, phase: JobPhase, limit_s: float) -> None:
+    def _enter(self, phase: JobPhase) -> None:
         self.phase = phase
         self.awaiting = set()
-        self.arm(phase, limit_s)
+        self.arm(phase, getattr(self.config, LIMITS[phase]))
 
     def _advance(self) -> None:
         """Place what is vacant, and go on when nobody owes an answer."""
@@ -479,7 +487,7 @@ class Machine(JobState):
     def _settle(self, target: Step, actions: dict[WorkerId, Action], reason: str) -> None:
         self.target, self.actions = target, actions
         self.note(reason)
-        self._enter(SETTLING, self.config.settle_s)
+        self._enter(SETTLING)
         for action, workers in self._by_action().items():
             self.send(workers, Settle(self.generation, target, action))
         building = self.members.seated(WorkerPhase.SPAWNED, WorkerPhase.BUILDING)
@@ -504,7 +512,7 @@ class Machine(JobState):
         self._answered(worker)
 
     def _reset(self) -> None:
-        self._enter(RESETTING, self.config.reset_s)
+        self._enter(RESETTING)
         self.table = tuple(self.members.seated())
         self.awaiting = set(self.table)
         self.send(self.table, Reset(self.generation, self.table))
@@ -513,7 +521,7 @@ class Machine(JobState):
         self._answered(event.worker)
 
     def _restore(self) -> None:
-        self._enter(RESTORING, self.config.restore_s)
+        self._enter(RESTORING)
         hollow = self.members.seated(WorkerPhase.HOLLOW)
         self.awaiting = set(hollow)
         if self.source is None:
@@ -576,18 +584,10 @@ class Machine(JobState):
         for node in list(self.members.nodes):
             self.members.mark(node, present=False)
         self.out.append(ArmReturn(self.config.return_s))
-        if (limit_s := self._limit_s()) is not None:
-            self.arm(self.phase, limit_s)
-
-    def _limit_s(self) -> float | None:
-        config = self.config
-        return {
-            STARTING: config.start_s,
-            STOPPING: config.stop_s,
-            SETTLING: config.settle_s,
-            RESETTING: config.reset_s,
-            RESTORING: config.restore_s,
-        }.get(self.phase)
+        if self.graced:
+            self.arm(RUNNING, self.config.grace_s)
+        elif self.phase in LIMITS:
+            self.arm(self.phase, getattr(self.config, LIMITS[self.phase]))
 
     def _on_absent(self, event: Absent) -> None:
         for node in sorted(node for node, record in self.members.nodes.items() if not record.present):
@@ -612,7 +612,7 @@ class Machine(JobState):
             return None
         if self.phase is STOPPING:
             return Stop(self.generation)
-        if self.phase is SETTLING:
+        if self.phase is SETTLING and worker in self.actions:
             return Settle(self.generation, self.target, self.actions[worker])
         if self.phase is RESETTING:
             return Reset(self.generation, self.table)

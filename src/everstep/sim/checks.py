@@ -148,10 +148,9 @@ def decided(rules: Rules, edit: Edit, before: int, effects: tuple[Effect, ...]) 
         )
         judged = [worker for worker in to if worker in view.fencing]
         _require(not judged, f"workers {judged} are told to settle although they were judged")
-    if rules.cores.views[before].phase is JobPhase.STOPPING and view.phase is not JobPhase.STOPPING:
-        _require(
-            not view.fencing or view.phase in (JobPhase.DONE, JobPhase.FAILED), "decided before the fence"
-        )
+    if view.phase is JobPhase.SETTLING and rules.cores.views[before].phase is JobPhase.STOPPING:
+        zombies = [worker for worker in view.fencing if _state(rules, edit, worker).rank is not None]
+        _require(not zombies, f"the job is decided before workers {zombies} are gone")
 
 
 def _reach(rules: Rules, edit: Edit, worker: int) -> int:

@@ -14,7 +14,6 @@ from everstep.core.effects import Effect
 from everstep.core.events import Event, JobPhase
 from everstep.core.machine import Machine
 from everstep.core.worker import Out, WorkerMachine
-from everstep.errors import InvalidTransition
 from everstep.types import Coordinate, Generation, Rank, Step, WorkerId
 
 
@@ -42,7 +41,7 @@ class Cores:
         self._number: dict[Hashable, int] = {}
         self._frozen: list[Hashable] = []
         self.views: list[CoreView] = []
-        self._steps: dict[tuple[int, Event], tuple[int, tuple[Effect, ...], InvalidTransition | None]] = {}
+        self._steps: dict[tuple[int, Event], tuple[int, tuple[Effect, ...], Exception | None]] = {}
         self.rows: set[tuple[type[Event], JobPhase, JobPhase]] = set()
 
     def start(self) -> tuple[int, tuple[Effect, ...]]:
@@ -50,7 +49,7 @@ class Cores:
         effects = machine.start()
         return self._intern(machine), tuple(effects)
 
-    def step(self, state: int, event: Event) -> tuple[int, tuple[Effect, ...], InvalidTransition | None]:
+    def step(self, state: int, event: Event) -> tuple[int, tuple[Effect, ...], Exception | None]:
         key = (state, event)
         known = self._steps.get(key)
         if known is None:
@@ -58,8 +57,8 @@ class Cores:
             before = machine.phase
             try:
                 effects = tuple(machine.handle(event))
-            except InvalidTransition as invalid:
-                known = (state, (), invalid)
+            except Exception as error:  # noqa: BLE001  whatever the core raises is a finding with a trace
+                known = (state, (), error)
             else:
                 known = (self._intern(machine), effects, None)
                 self.rows.add((type(event), before, machine.phase))
@@ -101,22 +100,22 @@ class WorkerCores:
         self._machine = machine
         self._number: dict[Hashable, int] = {}
         self.states: list[WorkerMachine] = []
-        self._steps: dict[tuple[int, Hashable], tuple[int, tuple[Out, ...], InvalidTransition | None]] = {}
+        self._steps: dict[tuple[int, Hashable], tuple[int, tuple[Out, ...], Exception | None]] = {}
 
     def new(self, worker: WorkerId) -> int:
         return self._intern(self._machine(worker))
 
     def step(
         self, state: int, key: Hashable, call: Callable[[WorkerMachine], list[Out]]
-    ) -> tuple[int, tuple[Out, ...], InvalidTransition | None]:
+    ) -> tuple[int, tuple[Out, ...], Exception | None]:
         """Call the machine; ``key`` names the call."""
         known = self._steps.get((state, key))
         if known is None:
             machine = self._machine.thaw(self.states[state].freeze())
             try:
                 out = tuple(call(machine))
-            except InvalidTransition as invalid:
-                known = (state, (), invalid)
+            except Exception as error:  # noqa: BLE001  whatever the core raises is a finding with a trace
+                known = (state, (), error)
             else:
                 known = (self._intern(machine), out, None)
             self._steps[state, key] = known

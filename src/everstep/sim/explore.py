@@ -128,8 +128,6 @@ class Explorer:
             return self.rules.pack(self.rules.apply(world, choice))
         except ModelViolation as violation:
             self._found(number, str(violation), choice.label)
-        except AssertionError as error:
-            self._found(number, f"assertion in the core: {error}", choice.label)
 
     def _add(self, packed: Packed, parent: int) -> int:
         number = len(self._number)

@@ -324,9 +324,9 @@ class Rules:
         process = edit.get(worker)
         if not isinstance(key, str) or key in ("connected", "broken"):
             checks.not_moved_after_stop(self, edit, worker)
-        core, out, invalid = self.workers.step(process.core, key, call)
-        if invalid is not None:
-            raise ModelViolation(f"worker {worker}: {invalid}")
+        core, out, error = self.workers.step(process.core, key, call)
+        if error is not None:
+            raise ModelViolation(f"worker {worker}: {error!r}") from error
         task = process.task if key == "safe" else Task.NONE
         process = edit.put(worker, core=core, task=task)
         for item in out:
@@ -338,11 +338,11 @@ class Rules:
         process = edit.get(worker)
         command: Command = self.names.messages[process.down[0]]
         edit.put(worker, down=process.down[1:])
-        core, out, invalid = self.workers.step(
+        core, out, error = self.workers.step(
             process.core, command, lambda machine: machine.command(command)
         )
-        if invalid is not None:
-            raise ModelViolation(f"worker {worker}: {invalid}")
+        if error is not None:
+            raise ModelViolation(f"worker {worker}: {error!r}") from error
         process = edit.put(worker, core=core)
         if isinstance(command, Settle | Reset | Restore | Resume | Release):
             process = edit.put(worker, promised=False)
@@ -413,9 +413,9 @@ class Rules:
             edit.notices.add(self.names.number(Exited(WorkerId(worker), code)))
 
     def _feed(self, edit: Edit, event: Event) -> None:
-        core, effects, invalid = self.cores.step(edit.core, event)
-        if invalid is not None:
-            raise ModelViolation(str(invalid))
+        core, effects, error = self.cores.step(edit.core, event)
+        if error is not None:
+            raise ModelViolation(f"the controller: {error!r}") from error
         checks.old_changes_nothing(self, edit, event, core, effects)
         before, edit.core = edit.core, core
         self._carry_out(edit, effects)
