@@ -42,7 +42,7 @@ class InvalidTransition(ProtocolError):
 
 
 class WireError(ProtocolError):
-    """A connection broke a rule of the wire: size, format, message, deadline, backlog. The text is the reason."""
+    """A connection broke a rule: size, format, message, deadline, backlog. The text is the reason."""
 
 
 class AuthError(WireError):

@@ -147,12 +147,14 @@ def test_a_process_that_the_user_forks_does_not_keep_the_connection() -> None:
                 os.read(hold, 1)  # outlives the worker
             os._exit(0)  # as a kill would: nothing is closed by hand
     theirs.close()
-    ours.settimeout(10)
-    with ours:
-        assert ours.recv(1) == b""
-    os.waitpid(worker, 0)
-    os.close(release)
     os.close(hold)
+    os.waitpid(worker, 0)
+    ours.settimeout(10)
+    try:
+        assert ours.recv(1) == b""
+    finally:
+        os.close(release)  # lets the data loader go
+        ours.close()
 
 
 def test_a_fork_may_use_what_it_has_inherited_without_harm(pair: Pair) -> None:

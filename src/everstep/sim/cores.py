@@ -130,14 +130,19 @@ class WorkerCores:
 
 
 class Names:
-    """Messages as small numbers, so that worlds are cheap to hash."""
+    """Parts of worlds as small numbers, so that worlds are cheap to hash and to keep."""
 
     def __init__(self) -> None:
         self._number: dict[Any, int] = {}
+        self._by_id: dict[int, int] = {}
         self.messages: list[Any] = []
 
     def number(self, message: Any) -> int:
+        number = self._by_id.get(id(message))
+        if number is not None:
+            return number
         number = self._number.setdefault(message, len(self.messages))
         if number == len(self.messages):
             self.messages.append(message)
+            self._by_id[id(message)] = number  # `messages` keeps it alive, so its id stays its own
         return number

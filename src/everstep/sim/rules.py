@@ -79,8 +79,24 @@ class Edit:
         self.budget = world.budget
         self.links = list(world.links)
         self.processes = list(world.processes)
-        self.notices = set(world.notices)
-        self.groups = {group.generation: list(group.seats) for group in world.groups}
+        self.notices = world.notices
+        self._groups: dict[int, list[Seat | None]] | None = None
+
+    @property
+    def groups(self) -> dict[int, list[Seat | None]]:
+        if self._groups is None:
+            self._groups = {group.generation: list(group.seats) for group in self.before.groups}
+        return self._groups
+
+    def frozen_groups(self, live: set[int]) -> tuple[Group, ...]:
+        """The groups of the generations that somebody alive still uses."""
+        if self._groups is None:
+            before = self.before.groups
+            return (
+                before if len(before) == 1 else tuple(group for group in before if group.generation in live)
+            )
+        every = sorted(self._groups.items())
+        return tuple(Group(generation, tuple(seats)) for generation, seats in every if generation in live)
 
     def get(self, worker: int) -> Process:
         process = self.processes[worker]
@@ -154,7 +170,7 @@ class Rules:
     def _quiet_step(self, world: World, view: CoreView) -> Choice | None:
         """A step that commutes with every other one and that nobody can see: it is enough to take it first.
 
-        These are the call of init(), and the delivery of a report that means nothing now and never will again.
+        These are the call of init(), before which no command comes, and the delivery of a report that means nothing now and never will again.
         """
         for worker, process in enumerate(world.processes):
             if process is None:
@@ -338,9 +354,7 @@ class Rules:
         process = edit.get(worker)
         command: Command = self.names.messages[process.down[0]]
         edit.put(worker, down=process.down[1:])
-        core, out, error = self.workers.step(
-            process.core, command, lambda machine: machine.command(command)
-        )
+        core, out, error = self.workers.step(process.core, command, lambda machine: machine.command(command))
         if error is not None:
             raise ModelViolation(f"worker {worker}: {error!r}") from error
         process = edit.put(worker, core=core)
@@ -391,7 +405,7 @@ class Rules:
         self._feed(edit, self.names.messages[process.up[0]])
 
     def _notice(self, edit: Edit, notice: int) -> None:
-        edit.notices.discard(notice)
+        edit.notices -= {notice}
         self._feed(edit, self.names.messages[notice])
 
     def _verdict(self, edit: Edit, worker: int) -> None:
@@ -410,7 +424,7 @@ class Rules:
     def _die(self, edit: Edit, worker: int, code: int = -9) -> None:
         process = edit.put(worker, alive=False, down=(), killing=False)
         if edit.links[process.node] is Link.UP:
-            edit.notices.add(self.names.number(Exited(WorkerId(worker), code)))
+            edit.notices |= {self.names.number(Exited(WorkerId(worker), code))}
 
     def _feed(self, edit: Edit, event: Event) -> None:
         core, effects, error = self.cores.step(edit.core, event)
@@ -503,7 +517,7 @@ class Rules:
         for worker, process in enumerate(edit.processes):
             if process is not None and process.node == node:
                 edit.put(worker, alive=False, suspect=True, down=(), up=(), killing=False)
-        edit.notices.add(self.names.number(NodeLost(_node(node))))
+        edit.notices |= {self.names.number(NodeLost(_node(node)))}
 
     def _partition(self, edit: Edit, node: int) -> None:
         """Commands under way are lost, reports under way still come; so do those that are sent from now on."""
@@ -516,7 +530,7 @@ class Rules:
     def _restart(self, edit: Edit) -> None:
         """Everything under way is lost. Exits that were not told yet show in the agents' hellos."""
         edit.timer = None
-        edit.notices = {n for n in edit.notices if isinstance(self.names.messages[n], NodeLost)}
+        edit.notices = frozenset(n for n in edit.notices if isinstance(self.names.messages[n], NodeLost))
         edit.links = [Link.AWAY if link is Link.UP else link for link in edit.links]
         for worker, process in enumerate(edit.processes):
             if process is not None:
@@ -549,37 +563,52 @@ class Rules:
                 live.add(self.workers.states[process.core].generation)
             elif not process.up and worker not in view.workers:
                 edit.processes[worker] = None
-            else:
+            elif (
+                process.content
+                or process.gradients >= 0
+                or process.task
+                or process.serving
+                or process.promised
+            ):
                 edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False)
-        groups = tuple(
-            Group(generation, tuple(seats))
-            for generation, seats in sorted(edit.groups.items())
-            if generation in live
-        )
         return World(
             edit.core,
             edit.timer,
             edit.budget,
             tuple(edit.links),
             tuple(edit.processes),
-            frozenset(edit.notices),
-            groups,
+            edit.notices,
+            edit.frozen_groups(live),
         )
 
     # ── worlds as small tuples of numbers, and steps as text ─────────────────────────────────────────────
 
     def pack(self, world: World) -> Packed:
-        parts = zip(self._parts, (world.timer, world.links, world.notices, world.groups), strict=True)
-        processes = map(self._processes.number, world.processes)
-        return (world.core, world.budget, *(names.number(part) for names, part in parts), *processes)
+        timers, links, notices, groups = self._parts
+        number = self._processes.number
+        return (
+            world.core,
+            world.budget,
+            timers.number(world.timer),
+            links.number(world.links),
+            notices.number(world.notices),
+            groups.number(world.groups),
+            *[number(process) for process in world.processes],
+        )
 
     def unpack(self, packed: Packed) -> World:
-        core, budget, *rest = packed
-        timer, links, notices, groups = (
-            names.messages[number] for names, number in zip(self._parts, rest[:4], strict=True)
+        core, budget, timer, link, notice, group, *rest = packed
+        timers, links, notices, groups = self._parts
+        messages = self._processes.messages
+        return World(
+            core,
+            timers.messages[timer],
+            budget,
+            links.messages[link],
+            tuple([messages[number] for number in rest]),
+            notices.messages[notice],
+            groups.messages[group],
         )
-        processes = tuple(self._processes.messages[number] for number in rest[4:])
-        return World(core, timer, budget, links, processes, notices, groups)
 
     def describe(self, label: Label) -> str:
         kind, *args = label

@@ -184,4 +184,4 @@ def _forget_channels_in_child() -> None:
         channel._forget_in_child()
 
 
-
+os.register_at_fork(after_in_child=_forget_channels_in_child)
