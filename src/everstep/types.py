@@ -75,7 +75,5 @@ class Mesh:
             raise ConfigError(f"mesh {text!r}: write it as REPLICATExSHARD, for example 2x2")
         mesh = cls(int(left), int(right))
         if mesh.size != ranks:
-            raise ConfigError(
-                f"mesh {mesh} has {mesh.size} places but the job has {ranks} ranks; they must be equal"
-            )
+            raise ConfigError(f"mesh {mesh} has {mesh.size} places but the job has {ranks} ranks; they must be equal")
         return mesh

@@ -210,18 +210,14 @@ class BoardReader:
             body, crc = slot[:-4], int.from_bytes(slot[-4:], "little")
             if zlib.crc32(body) == crc and (sample := self._sample(body)).moves >= moves:
                 return sample
-        raise BoardError(
-            f"{self._path}: no complete stamp in {_READ_TRIES} reads; something else writes to this file"
-        )
+        raise BoardError(f"{self._path}: no complete stamp in {_READ_TRIES} reads; something else writes to this file")
 
     def close(self) -> None:
         self._words.release()
         self._map.close()
 
     def _sample(self, body: bytes) -> BoardSample:
-        moves, generation, step, version, start_ns, moved_ns, limit_s, attempt, phase, waiting = (
-            _FIELDS.unpack(body)
-        )
+        moves, generation, step, version, start_ns, moved_ns, limit_s, attempt, phase, waiting = _FIELDS.unpack(body)
         return BoardSample(
             worker=WorkerId(self._words[_WORKER_WORD]),
             pid=self._words[_PID_WORD],
@@ -243,9 +239,7 @@ def _map(path: Path) -> mmap.mmap:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size != SIZE_BYTES:
-            raise BoardError(
-                f"{path} is no board: it has {os.fstat(fd).st_size} bytes, a board has {SIZE_BYTES}"
-            )
+            raise BoardError(f"{path} is no board: it has {os.fstat(fd).st_size} bytes, a board has {SIZE_BYTES}")
         board = mmap.mmap(fd, SIZE_BYTES)
     finally:
         os.close(fd)

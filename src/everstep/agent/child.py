@@ -122,9 +122,7 @@ def _show_without_our_frames(error: BaseException) -> None:
     theirs = error.__traceback__.tb_next
     show = sys.excepthook
 
-    def show_theirs(
-        kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
-    ) -> None:
+    def show_theirs(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         show(kind, error.with_traceback(theirs), theirs)
 
     sys.excepthook = show_theirs

@@ -22,9 +22,7 @@ LINE_BYTES = 1 << 14
 """A longer line is shown in pieces of this size. The file has it whole."""
 
 # A terminal obeys control characters. Colours (ESC) are wanted; bells, shifts and cursor jumps are not.
-_CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\t\x1b"
-}
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\t\x1b"}
 
 
 class WorkerLog:
@@ -40,9 +38,7 @@ class WorkerLog:
         self._line = b""
         self._loop = asyncio.get_running_loop()
         directory.mkdir(parents=True, exist_ok=True)
-        self._file_fd: int | None = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        self._file_fd: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_fd, False)
         with suppress(PermissionError):  # the user has too many pipes: this one stays small
@@ -74,9 +70,7 @@ class WorkerLog:
         This does not wait for the end of the pipe: a process that left the worker's group may hold it open
         for ever. All that the worker wrote is in the pipe by now.
         """
-        for _ in range(
-            _PIPE_BYTES // _READ_BYTES + 1
-        ):  # no longer than one full pipe, if somebody still writes
+        for _ in range(_PIPE_BYTES // _READ_BYTES + 1):  # no longer than one full pipe, if somebody still writes
             if not self._read():
                 break
         self._stop_reading()

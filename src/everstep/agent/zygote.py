@@ -118,9 +118,7 @@ class Zygote:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         by_exit = ended.si_code == os.CLD_EXITED
-        self.report(
-            Exited(dead.worker, ended.si_status if by_exit else None, None if by_exit else ended.si_status)
-        )
+        self.report(Exited(dead.worker, ended.si_status if by_exit else None, None if by_exit else ended.si_status))
 
     def _end(self, in_order: bool) -> None:
         self._poll.unregister(self._control)
@@ -144,9 +142,7 @@ class Zygote:
 
 def main() -> None:
     options = _options()
-    signals: dict[int, child.Handler] = {
-        number: signal.getsignal(number) for number in signal.valid_signals()
-    }
+    signals: dict[int, child.Handler] = {number: signal.getsignal(number) for number in signal.valid_signals()}
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     zygote = Zygote(socket.socket(fileno=options.control), options.agent, options.guard, signals)
@@ -160,9 +156,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="everstep.agent.zygote", description=__doc__)
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--agent", type=int, required=True)
-    parser.add_argument(
-        "--preload", type=lambda names: [name for name in names.split(",") if name], default=[]
-    )
+    parser.add_argument("--preload", type=lambda names: [name for name in names.split(",") if name], default=[])
     parser.add_argument("--guard", type=Path, action="append", default=[])
     return parser.parse_args()
 

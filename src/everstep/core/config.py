@@ -35,17 +35,13 @@ class JobConfig:
         self._at_least(0, "standbys", "max_failures", "max_failures_per_step")
         for name in (field.name for field in fields(self) if field.name.endswith("_s")):
             if not getattr(self, name) > 0:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}: a deadline must be more than 0 seconds"
-                )
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: a deadline must be more than 0 seconds")
 
     def _at_least(self, least: int, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                rule = (
-                    "there is nothing for a standby to replace" if self._lonely(name) else f"at least {least}"
-                )
+                rule = "there is nothing for a standby to replace" if self._lonely(name) else f"at least {least}"
                 raise ConfigError(f"{name} is {value!r}: it must be a whole number, {rule}")
 
     def _lonely(self, name: str) -> bool:

@@ -265,9 +265,7 @@ class Machine(JobState):
     def _on_broken(self, event: Broken) -> None:
         if not self.graced:
             self.graced = True
-            self.note(
-                f"{self.name(event.worker)}: a collective failed ({event.evidence}); waiting for a verdict"
-            )
+            self.note(f"{self.name(event.worker)}: a collective failed ({event.evidence}); waiting for a verdict")
             self.arm(RUNNING, self.config.grace_s)
 
     def _on_stalled(self, event: Stalled) -> None:
@@ -380,9 +378,7 @@ class Machine(JobState):
         """What a rank did after the loop is lost; the state at the end of the loop may be on storage."""
         found = self.checkpoints.newest()
         if found is None or found[0].step != self.target:
-            self._end(
-                EXIT_FAILED, f"failed after the last step, which no checkpoint holds; {self.last_failure}"
-            )
+            self._end(EXIT_FAILED, f"failed after the last step, which no checkpoint holds; {self.last_failure}")
         else:
             self.source = found[0]
             self._restart()
@@ -476,11 +472,7 @@ class Machine(JobState):
             return
         self.source, tier = found
         self.over = False
-        actions = {
-            worker: Action.ROLLBACK
-            for worker, at in self.answers.items()
-            if at.phase is not WorkerPhase.HOLLOW
-        }
+        actions = {worker: Action.ROLLBACK for worker, at in self.answers.items() if at.phase is not WorkerPhase.HOLLOW}
         reason = f"{lost}: all load step {self.source.step} from the newest {tier} checkpoint"
         self._settle(self.source.step, actions, reason)
 
@@ -535,9 +527,7 @@ class Machine(JobState):
     def _on_restored(self, event: Restored) -> None:
         if event.worker in self.awaiting:
             if event.version != self.target:
-                self._fail(
-                    [event.worker], Cause.UNREACHABLE, f"restored step {event.version}, not {self.target}"
-                )
+                self._fail([event.worker], Cause.UNREACHABLE, f"restored step {event.version}, not {self.target}")
                 return
             self.members.set_stage(event.worker, WorkerPhase.IDLE)
             self._answered(event.worker)
@@ -566,9 +556,7 @@ class Machine(JobState):
             return
         if len(set(self.ended.values())) > 1:
             left = {self.members.workers[worker].rank: version for worker, version in self.ended.items()}
-            self._end(
-                EXIT_FAILED, f"the ranks left the loop at different steps: {dict(sorted(left.items()))}"
-            )
+            self._end(EXIT_FAILED, f"the ranks left the loop at different steps: {dict(sorted(left.items()))}")
             return
         self.phase, self.target = ENDING, event.version
         self.send(self.members.seated(), Release(self.generation))

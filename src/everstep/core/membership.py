@@ -134,9 +134,7 @@ class Membership:
     def seated(self, *stages: WorkerPhase) -> list[WorkerId]:
         """Workers with a rank that are in one of these stages, by rank."""
         return [
-            worker
-            for _, worker in sorted(self.seats.items())
-            if not stages or self.workers[worker].stage in stages
+            worker for _, worker in sorted(self.seats.items()) if not stages or self.workers[worker].stage in stages
         ]
 
     def is_seated(self, worker: Worker) -> bool:

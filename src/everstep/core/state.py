@@ -120,8 +120,9 @@ class JobState:
         return state
 
 
-_VALUES = tuple(
-    "phase generation target source table over failures attempts graced stalled stillborn".split()
+_VALUES = (
+    *("phase", "generation", "target", "source", "table", "over"),
+    *("failures", "attempts", "graced", "stalled", "stillborn"),
 )
 _SETS = ("awaiting", "finished")
 _DICTS = ("fencing", "answers", "actions", "donors", "ended", "former", "layouts")

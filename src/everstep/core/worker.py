@@ -273,9 +273,7 @@ class WorkerMachine:
         self.out = []
         if self.phase not in phases or self.parked:
             expected = ", ".join(phase.name for phase in phases)
-            raise InvalidTransition(
-                f"{self.phase.name} (expected {expected})", f"a move of worker {self.worker}"
-            )
+            raise InvalidTransition(f"{self.phase.name} (expected {expected})", f"a move of worker {self.worker}")
 
     def _report(self, report: FromWorker) -> list[Out]:
         self.answer = report

@@ -81,9 +81,7 @@ def apply(rules: Rules, edit: Edit, worker: int) -> None:
     process, version = edit.get(worker), _state(rules, edit, worker).version
     not_moved_after_stop(rules, edit, worker)
     _require(process.gradients == version, f"worker {worker} applies update {version} without its gradients")
-    _require(
-        process.content == 2 * version, f"worker {worker} applies update {version} twice or out of order"
-    )
+    _require(process.content == 2 * version, f"worker {worker} applies update {version} twice or out of order")
 
 
 def memory(rules: Rules, edit: Edit, worker: int) -> None:
@@ -113,9 +111,7 @@ def is_old(view: CoreView, event: Event) -> bool:
     return gone or judged or getattr(event, "generation", view.generation) < view.generation
 
 
-def old_changes_nothing(
-    rules: Rules, edit: Edit, event: Event, after: int, effects: tuple[Effect, ...]
-) -> None:
+def old_changes_nothing(rules: Rules, edit: Edit, event: Event, after: int, effects: tuple[Effect, ...]) -> None:
     """I4, and: a message of an old generation has no effect."""
     view = rules.cores.views[edit.core]
     if is_old(view, event):
@@ -173,9 +169,7 @@ def _lost_shards(rules: Rules, edit: Edit, workers: list[int]) -> set[int]:
 def connecting(rules: Rules, edit: Edit, worker: int) -> None:
     """No group is remade before every member is parked with nothing left of the cut step."""
     state = _state(rules, edit, worker)
-    _require(
-        edit.get(worker).gradients < 0, f"worker {worker} takes gradients into generation {state.generation}"
-    )
+    _require(edit.get(worker).gradients < 0, f"worker {worker} takes gradients into generation {state.generation}")
     for member in state.table:
         process = edit.processes[member]
         if process is None or not process.alive:
@@ -198,23 +192,17 @@ def donor(rules: Rules, edit: Edit, worker: int, order: Restore) -> None:
     _require(same, f"worker {order.donor} gives worker {worker} another shard")
     content = edit.get(order.donor).content
     whole = source.phase in (WorkerPhase.IDLE, WorkerPhase.ENDED) and content == 2 * order.target
-    _require(
-        whole, f"donor {order.donor} holds version {content / 2} at {source.phase.name}, not {order.target}"
-    )
+    _require(whole, f"donor {order.donor} holds version {content / 2} at {source.phase.name}, not {order.target}")
 
 
 def resumed(rules: Rules, edit: Edit, worker: int, command: Resume) -> None:
     """All resumed workers have equal version, generation and group tables."""
     state = _state(rules, edit, worker)
     memory(rules, edit, worker)
-    _require(
-        state.version == command.target, f"worker {worker} resumes step {command.target} at {state.version}"
-    )
+    _require(state.version == command.target, f"worker {worker} resumes step {command.target} at {state.version}")
     seats = _members(rules, edit, worker)
     table = tuple(seat.worker for seat in seats)
-    _require(
-        state.table in ((), table), f"worker {worker} resumes with table {state.table}, others with {table}"
-    )
+    _require(state.table in ((), table), f"worker {worker} resumes with table {state.table}, others with {table}")
     for seat in seats:
         process = edit.processes[seat.worker]
         if process is not None and process.alive:
@@ -238,13 +226,12 @@ def ended(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Ef
     if isinstance(event, Deadline) and rules.cores.views[before].vacant:
         return
     live = [worker for worker, process in _living(edit)]
-    _require(
-        bool(_lost_shards(rules, edit, live)), f"the job fails although it could be healed: {end.reason}"
-    )
+    _require(bool(_lost_shards(rules, edit, live)), f"the job fails although it could be healed: {end.reason}")
 
 
 def _living(edit: Edit) -> Iterator[tuple[int, Process]]:
     for worker, process in enumerate(edit.processes):
-        if process is not None and process.alive and not process.suspect:
-            if edit.links[process.node] in (Link.UP, Link.AWAY):
-                yield worker, process
+        if process is None or not process.alive or process.suspect:
+            continue
+        if edit.links[process.node] in (Link.UP, Link.AWAY):
+            yield worker, process

@@ -157,9 +157,7 @@ class Explorer:
                     loose.append(target)
         if removed < count:
             stuck = next(number for number in range(count) if incoming[number])
-            self._found(
-                stuck, f"the job can go round for ever: {count - removed} states lie on or behind a cycle"
-            )
+            self._found(stuck, f"the job can go round for ever: {count - removed} states lie on or behind a cycle")
 
     # ── the shortest trace ───────────────────────────────────────────────────────────────────────────────
 
@@ -200,9 +198,7 @@ def explore(scope: Scope, *, max_states: int = 0, progress: Progress | None = No
 @click.option("--failures", default=1, show_default=True, help="Failures, anywhere, in a recovery too.")
 @click.option("--steps", default=2, show_default=True, help="Training steps of the job.")
 @click.option("--nodes", default=1, show_default=True, help="Nodes; with one, no node is lost.")
-@click.option(
-    "--mesh", metavar="RxS", help="Replicas x shards, for example 2x2. Default: all ranks are replicas."
-)
+@click.option("--mesh", metavar="RxS", help="Replicas x shards, for example 2x2. Default: all ranks are replicas.")
 @click.option("--checkpoint", is_flag=True, help="A persistent checkpoint of step 0 exists from the start.")
 @click.option(
     "--kind",
@@ -261,9 +257,7 @@ def _print(result: Result, as_json: bool) -> None:
         f"{result.states:,} states, {result.transitions:,} transitions, deepest path {result.depth}, "
         f"{result.core_states:,} states of the controller's machine, {result.seconds} s"
     )
-    click.echo(
-        "outcomes: " + ", ".join(f"{name} {count:,}" for name, count in sorted(result.outcomes.items()))
-    )
+    click.echo("outcomes: " + ", ".join(f"{name} {count:,}" for name, count in sorted(result.outcomes.items())))
     if not result.complete and not found:
         click.echo("stopped at the limit of states: not a proof")
     if found:

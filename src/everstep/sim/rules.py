@@ -10,14 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from everstep.core.effects import (
-    Action,
     Arm,
-    ArmReturn,
     Assign,
     Command,
-    Donate,
     Effect,
-    End,
     Kill,
     Release,
     Reset,
@@ -51,7 +47,7 @@ from everstep.errors import ModelViolation
 from everstep.sim import checks
 from everstep.sim.cores import Cores, CoreView, Names, WorkerCores
 from everstep.sim.world import Group, Kind, Link, Process, Scope, Seat, Task, World
-from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
+from everstep.types import Generation, NodeId, Step, WorkerId, WorkerPhase
 
 SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, ENDED = WorkerPhase
 OVER = (JobPhase.DONE, JobPhase.FAILED)
@@ -92,9 +88,7 @@ class Edit:
         """The groups of the generations that somebody alive still uses."""
         if self._groups is None:
             before = self.before.groups
-            return (
-                before if len(before) == 1 else tuple(group for group in before if group.generation in live)
-            )
+            return before if len(before) == 1 else tuple(group for group in before if group.generation in live)
         every = sorted(self._groups.items())
         return tuple(Group(generation, tuple(seats)) for generation, seats in every if generation in live)
 
@@ -170,7 +164,8 @@ class Rules:
     def _quiet_step(self, world: World, view: CoreView) -> Choice | None:
         """A step that commutes with every other one and that nobody can see: it is enough to take it first.
 
-        These are the call of init(), before which no command comes, and the delivery of a report that means nothing now and never will again.
+        These are the call of init(), before which no command comes, and the delivery of a report that means
+        nothing now and never will again.
         """
         for worker, process in enumerate(world.processes):
             if process is None:
@@ -201,9 +196,7 @@ class Rules:
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def _main_steps(
-        self, world: World, worker: int, process: Process, state: WorkerMachine
-    ) -> Iterator[Choice]:
+    def _main_steps(self, world: World, worker: int, process: Process, state: WorkerMachine) -> Iterator[Choice]:
         phase = state.phase
         if phase is SPAWNED:
             yield self._call(worker, "register", WorkerMachine.register)
@@ -239,9 +232,7 @@ class Rules:
         assert machine.rank is not None
         return machine.protect(self.scope.layout.coordinate(machine.rank), "layout")
 
-    def _collective_steps(
-        self, world: World, worker: int, state: WorkerMachine, move: Move
-    ) -> Iterator[Choice]:
+    def _collective_steps(self, world: World, worker: int, state: WorkerMachine, move: Move) -> Iterator[Choice]:
         """The gradients' all-reduce before READY, the barrier before PASS."""
         seats = _seats(world, state.generation)
         if all(seat is not None and _entered(seat, move) >= state.version for seat in seats):
@@ -264,9 +255,7 @@ class Rules:
                 return True
         return False
 
-    def _task_steps(
-        self, world: World, worker: int, process: Process, state: WorkerMachine
-    ) -> Iterator[Choice]:
+    def _task_steps(self, world: World, worker: int, process: Process, state: WorkerMachine) -> Iterator[Choice]:
         if process.task is Task.DROP:
             yield Choice(("dropped", worker), 0, self._dropped, (worker,))
             return
@@ -563,13 +552,7 @@ class Rules:
                 live.add(self.workers.states[process.core].generation)
             elif not process.up and worker not in view.workers:
                 edit.processes[worker] = None
-            elif (
-                process.content
-                or process.gradients >= 0
-                or process.task
-                or process.serving
-                or process.promised
-            ):
+            elif process.content or process.gradients >= 0 or process.task or process.serving or process.promised:
                 edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False)
         return World(
             edit.core,

@@ -76,9 +76,7 @@ def _check_private(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"token file {path} is not a regular file")
     if found.st_uid != os.geteuid():
-        raise ConfigError(
-            f"token file {path} belongs to user {found.st_uid}, this process is user {os.geteuid()}"
-        )
+        raise ConfigError(f"token file {path} belongs to user {found.st_uid}, this process is user {os.geteuid()}")
     if found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
         raise ConfigError(f"token file {path} has mode {mode:04o}, others can reach it: chmod 600 {path}")
@@ -95,9 +93,7 @@ def find_token(path: Path | None = None, environ: Mapping[str, str] = os.environ
 def require_token(bind_host: str, token: Token | None) -> None:
     """Only loopback may be served without a token. A name that is not localhost counts as open to others."""
     if token is None and not _is_loopback(bind_host):
-        raise ConfigError(
-            f"listening on {bind_host!r} needs a token: set {TOKEN_VARIABLE} or name a token file"
-        )
+        raise ConfigError(f"listening on {bind_host!r} needs a token: set {TOKEN_VARIABLE} or name a token file")
 
 
 def _is_loopback(host: str) -> bool:

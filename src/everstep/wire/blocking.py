@@ -90,9 +90,7 @@ class BlockingChannel(Generic[Out, In]):
                     rest = rest[self._sock.send(rest) :]
                 except BlockingIOError:
                     if not _wait(self._sock, select.POLLOUT, deadline):
-                        reason = (
-                            f"the peer does not read: a message did not leave within {self._terms.send_s:g} s"
-                        )
+                        reason = f"the peer does not read: a message did not leave within {self._terms.send_s:g} s"
                         self._end(reason, WireError(reason))
                 except OSError:
                     return  # the reader will find the end, after the last words of the peer

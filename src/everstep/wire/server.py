@@ -131,9 +131,7 @@ def _listen(address: Address) -> socket.socket:
         if isinstance(address, Path):
             _bind_path(sock, address)
         else:
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # a restarted controller takes its port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restarted controller takes its port
             sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:
