@@ -13,6 +13,8 @@ class JobConfig:
 
     ranks: int
     standbys: int = 1
+    nodes: int = 1
+    """Nodes that have to join before the first worker starts."""
     max_failures: int = 100
     """Failures over the whole job before it gives up."""
     max_failures_per_step: int = 3
@@ -31,7 +33,7 @@ class JobConfig:
     """How long a restarted controller waits for its agents."""
 
     def __post_init__(self) -> None:
-        self._at_least(1, "ranks")
+        self._at_least(1, "ranks", "nodes")
         self._at_least(0, "standbys", "max_failures", "max_failures_per_step")
         for name in (field.name for field in fields(self) if field.name.endswith("_s")):
             if not getattr(self, name) > 0:

@@ -34,6 +34,7 @@ class Assign:
     world_size: int
     generation: Generation
     role: Role
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
+    """Start a process: for a rank on a device, or as a standby that touches none."""
+
     node: NodeId
     worker: WorkerId
+    rank: Rank | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

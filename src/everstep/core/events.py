@@ -111,6 +111,15 @@ class FenceFailed:
     worker: WorkerId
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceSick:
+    """A device must not be used again."""
+
+    node: NodeId
+    device: str
+    evidence: str = ""
+
+
 # ── from workers ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -243,6 +252,6 @@ class Persisted:
 
 
 FromWorker = Registered | Protected | Stopped | Settled | Connected | Restored | Committed | Ended | Broken
-FromAgent = NodeJoined | NodeLost | Verdict | Exited | FenceFailed | Sealed
+FromAgent = NodeJoined | NodeLost | Verdict | Exited | FenceFailed | DeviceSick | Sealed
 FromHost = Deadline | Restarted | Absent | Interrupted | Stalled | Persisted
 Event = FromWorker | FromAgent | FromHost

@@ -51,6 +51,7 @@ from everstep.core.events import (
     Committed,
     Connected,
     Deadline,
+    DeviceSick,
     Ended,
     Event,
     Exited,
@@ -71,9 +72,10 @@ from everstep.core.events import (
     Stopped,
     Verdict,
 )
+from everstep.core.membership import Worker
 from everstep.core.state import JobState
 from everstep.errors import InvalidTransition
-from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
+from everstep.types import Generation, Step, WorkerId, WorkerPhase
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -159,7 +161,7 @@ class Machine(JobState):
             self._advance()
         else:
             self.members.set_stage(event.worker, WorkerPhase.BUILDING)
-            self.send([event.worker], self._assignment(record.rank))
+            self.send([event.worker], self._assignment(record))
             self._refill()
 
     def _on_protected(self, event: Protected) -> None:
@@ -178,15 +180,17 @@ class Machine(JobState):
         self.awaiting.discard(event.worker)
         self._advance()
 
-    def _assignment(self, rank: Rank) -> Assign:
+    def _assignment(self, worker: Worker) -> Assign:
+        assert worker.rank is not None
         role = Role.JOINER
         if self.phase is STARTING:
             role = Role.FOUNDER if self.source is None else Role.LOADER
-        return Assign(rank, self.config.ranks, self.generation, role)
+        return Assign(worker.rank, self.config.ranks, self.generation, role, worker.device)
 
     def _fill_vacancies(self) -> None:
         """Give vacant ranks to standbys or new processes. A device is free when its last user is gone."""
-        if self._fence_pending():
+        self.gathered = self.gathered or len(self.members.nodes) >= self.config.nodes
+        if self._fence_pending() or not self.gathered:
             return
         for rank in self.members.vacancies(self.config.ranks):
             if rank in self.finished:
@@ -195,20 +199,15 @@ class Machine(JobState):
             if placement is None:
                 return
             self.note(placement.reason)
-            worker = placement.standby
-            if worker is None:
-                worker = self._spawn(placement.node)
-            self.members.seat(worker, rank)
+            worker = self.members.add(placement.node).id if placement.standby is None else placement.standby
+            record = self.members.seat(worker, rank)
             self.former.pop(rank, None)
-            if placement.standby is not None:
-                self.send([worker], self._assignment(rank))
+            if placement.standby is None:
+                self.out.append(Spawn(record.node, worker, rank, record.device))
+            else:
+                self.send([worker], self._assignment(record))
             if self.phase in (STARTING, SETTLING):
                 self.awaiting.add(worker)
-
-    def _spawn(self, node: NodeId) -> WorkerId:
-        worker = self.members.add(node).id
-        self.out.append(Spawn(node, worker))
-        return worker
 
     def _refill(self) -> None:
         """Standbys start once a rank has called init(): a script without it must not run twice."""
@@ -216,7 +215,7 @@ class Machine(JobState):
             node = planner.place_standby(self.members)
             if node is None:
                 return
-            self._spawn(node)
+            self.out.append(Spawn(node, self.members.add(node).id))
 
     # ── failures ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -225,6 +224,16 @@ class Machine(JobState):
             self.members.mark(self.members.workers[event.worker].node, trouble=True)
         usable = event.cause is not Cause.DEVICE
         self._fail([event.worker], event.cause, event.evidence, event.place, usable=usable)
+
+    def _on_device_sick(self, event: DeviceSick) -> None:
+        if event.node in self.members.nodes:
+            user = self.members.take_out(event.node, event.device)
+            self.members.mark(event.node, trouble=True)
+            if user is not None:
+                if user in self.fencing:
+                    self.fencing[user] = False
+                else:
+                    self._fail([user], Cause.DEVICE, f"{event.device}: {event.evidence}", usable=False)
 
     def _on_exited(self, event: Exited) -> None:
         if event.worker in self.fencing:
@@ -586,8 +595,7 @@ class Machine(JobState):
         """The command that this worker has to have received by now. Commands are levels: twice does no harm."""
         record = self.members.workers[worker]
         if record.stage is WorkerPhase.BUILDING:
-            assert record.rank is not None
-            return self._assignment(record.rank)
+            return self._assignment(record)
         if not self.members.is_seated(record):
             return None
         if self.phase is RESTORING:
@@ -662,6 +670,10 @@ ROWS = (
     Row(NodeLost, (STOPPING,), Machine._on_node_lost, DECIDED),
     Row(NodeLost, (RUNNING, SETTLING, RESETTING, RESTORING, RESUMING), Machine._on_node_lost, FAILURE),
     Row(NodeLost, (ENDING,), Machine._on_node_lost, (STARTING, FAILED)),
+    Row(DeviceSick, (STARTING,), Machine._on_device_sick, (FAILED,)),
+    Row(DeviceSick, (STOPPING,), Machine._on_device_sick, DECIDED),
+    Row(DeviceSick, (RUNNING, SETTLING, RESETTING, RESTORING, RESUMING), Machine._on_device_sick, FAILURE),
+    Row(DeviceSick, (ENDING,), Machine._on_device_sick, (STARTING, FAILED)),
     Row(FenceFailed, (STOPPING,), Machine._on_fence_failed, DECIDED),
     Row(
         FenceFailed,

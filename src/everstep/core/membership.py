@@ -63,6 +63,13 @@ class Membership:
         self.open_nodes.pop(node, None)
         return self.by_node.pop(node)
 
+    def take_out(self, node: NodeId, device: str) -> WorkerId | None:
+        """A device that must not be used again; its user, if it has one, is still to be judged."""
+        record = self.nodes[node]
+        self._put_node(replace(record, free=tuple(free for free in record.free if free != device)))
+        users = (worker for worker in self.by_node[node] if self.workers[worker].device == device)
+        return next(users, None)
+
     def mark(self, node: NodeId, *, present: bool | None = None, trouble: bool = False) -> None:
         old = self.nodes[node]
         self._put_node(

@@ -121,7 +121,7 @@ def place(membership: Membership, rank: Rank, former: NodeId | None) -> Placemen
         node = membership.workers[standby].node
         return Placement(node, standby, f"rank {rank} goes to standby {standby} on {node}")
     if membership.open_nodes:
-        node = min(membership.open_nodes, key=lambda node: (far(node), node))
+        node = min(membership.open_nodes, key=lambda node: (far(node), -len(membership.nodes[node].free), node))
         return Placement(node, None, f"rank {rank} goes to a new process on {node}")
     return None
 

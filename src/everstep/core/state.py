@@ -46,6 +46,8 @@ class JobState:
     """A survivor had left the loop at T, so it is over for newcomers too."""
     ended: dict[WorkerId, Step] = field(default_factory=dict)
     """Who has left the loop, and at which version."""
+    gathered: bool = False
+    """The nodes that the job needs to begin have joined once."""
     finished: set[Rank] = field(default_factory=set)
     """Ranks whose script ended with code 0."""
     former: dict[Rank, NodeId] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class JobState:
 
 _VALUES = (
     *("phase", "generation", "target", "source", "table", "over"),
-    *("failures", "attempts", "graced", "stalled", "stillborn"),
+    *("failures", "attempts", "graced", "stalled", "stillborn", "gathered"),
 )
 _SETS = ("awaiting", "finished")
 _DICTS = ("fencing", "answers", "actions", "donors", "ended", "former", "layouts")

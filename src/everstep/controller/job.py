@@ -1,0 +1,131 @@
+"""A run directory and the description of the job in it, which a restarted controller reads again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+import msgspec
+
+from everstep.core.config import JobConfig
+from everstep.errors import ConfigError
+from everstep.wire.auth import Token
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What `everstep run` or `everstep controller` was asked for."""
+
+    name: str
+    argv: tuple[str, ...]
+    """What follows ``python``: the script or ``-m module``, and its arguments."""
+    cwd: str
+    env: dict[str, str]
+    config: JobConfig
+    local_world_size: int
+    """Ranks of one node."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any; a restarted controller binds the port it had."""
+    preload: tuple[str, ...] = ("torch", "torch.distributed")
+    zygote: bool = True
+    lease_s: float = 20.0
+    """An agent that has lost the controller for so long stops its workers."""
+    fence_s: float = 5.0
+    chaos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the controller of a run listens."""
+
+    host: str
+    port: int
+    pid: int
+
+
+@dataclass(slots=True)
+class RunDir:
+    """The files of one run. Whoever supervises the controller holds the lock."""
+
+    path: Path
+    _lock: int = field(default=-1, repr=False)
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def token(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def _job(self) -> Path:
+        return self.path / "job.json"
+
+    @property
+    def _address(self) -> Path:
+        return self.path / "controller.json"
+
+    def create(self, job: Job, token: Token) -> None:
+        """Make the directory for a new job; a directory that has had one is refused."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.lock()
+        if self._job.exists():
+            raise ConfigError(f"{self.path} already holds a run; give --run-dir another directory")
+        token.write(self.token)
+        _write(self._job, msgspec.json.format(msgspec.json.encode(job)))
+
+    def lock(self) -> None:
+        """Held until this process ends."""
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{self.path} belongs to a job that is running; give --run-dir another directory") from None
+
+    def read_job(self) -> Job:
+        return _read(self._job, Job)
+
+    def read_token(self) -> Token:
+        return Token.read(self.token)
+
+    def publish(self, address: Address) -> None:
+        _write(self._address, msgspec.json.encode(address))
+
+    def address(self) -> Address | None:
+        """None while no controller has listened yet."""
+        return _read(self._address, Address) if self._address.exists() else None
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing run."""
+        run = cls(path)
+        if not run._job.exists():
+            raise ConfigError(f"{path} is not the directory of a run: it has no job.json")
+        return run
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, for the owner's eyes only: the environment of a job may hold secrets."""
+    part = path.with_suffix(".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    part.replace(path)
+
+
+def _read(path: Path, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path} is of another version of everstep, or damaged: {error}") from None

@@ -1,0 +1,208 @@
+"""What controller, agents, workers and clients say to each other. The events and commands of `core` travel as they are.
+
+    worker  ⇄ agent        Unix socket: WorkerHello first, then Report, Raised  ⇄  Order, AskStack, Inject
+    agent   ⇄ controller   TCP: AgentHello first  ⇄  Welcome first, or Bye
+    client  ⇄ controller   TCP: Ask, Inject, Interrupt  ⇄  Status, Done
+
+A message whose generation is old is dropped by the machines in `core`, not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everstep.core.detector import Sighting
+from everstep.core.effects import Command
+from everstep.core.events import Exited, FenceFailed, FromWorker, Verdict
+from everstep.types import NodeId, Rank, WorkerId
+
+# ── worker to agent ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """The first message of a worker, from its control thread."""
+
+    worker: WorkerId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker's machine says. Agents pass it on and remember the newest one of each worker."""
+
+    event: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The script failed with this exception; the process is about to exit."""
+
+    worker: WorkerId
+    traceback: str
+    place: str
+    """The innermost frame of the user's code, for example ``train.py:12 ValueError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Stacks of all threads of a worker, asked for in a stall."""
+
+    worker: WorkerId
+    text: str
+
+
+# ── agent to worker ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A command for this worker. ``env`` is what an Assign adds to its environment (RANK, LOCAL_RANK, …)."""
+
+    command: Command
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStack:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """A fault to inject, as written: ``kill rank=2 step=7 phase=optimizer``."""
+
+    spec: str
+
+
+# ── agent to controller ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHello:
+    """The first message of an agent, also when it comes back to a restarted controller."""
+
+    node: NodeId
+    host: str
+    pid: int
+    devices: tuple[str, ...]
+    workers: tuple[WorkerId, ...]
+    """The worker processes that are alive. Their newest reports follow as `Report`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What an agent has seen of a worker."""
+
+    event: Exited | Verdict | FenceFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Sick:
+    """A device plugin judged a device."""
+
+    device: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Heartbeat of the node: once a second, and at once when a worker's board has changed (≥ 20 Hz)."""
+
+    sightings: tuple[Sighting, ...]
+
+
+# ── controller to agent ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What an agent needs to run its part of the job."""
+
+    job: str
+    """Name of the job, unique on this machine; shared memory is named after it."""
+    argv: tuple[str, ...]
+    """What follows ``python``."""
+    cwd: str
+    env: dict[str, str]
+    """The complete environment of a worker but for what its rank adds."""
+    run_dir: str
+    preload: tuple[str, ...]
+    zygote: bool
+    ranks: int
+    local_world_size: int
+    lease_s: float
+    fence_s: float
+    chaos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this worker; with a rank, the device and environment of the rank."""
+
+    worker: WorkerId
+    rank: Rank | None
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """SIGKILL, wait for the exit, tell it with ``moved`` set if the board has moved on since ``moves``."""
+
+    worker: WorkerId
+    moves: int = -1
+    """The board's counter when the verdict was made; -1: do not compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """One command for these workers of the node."""
+
+    to: tuple[WorkerId, ...]
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class AskStacks:
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The job is over, or this agent is not part of it: stop every worker and exit with ``code``."""
+
+    code: int
+    reason: str
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Give me the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """End the job, as Ctrl-C does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status as JSON, as ``everstep status --json`` prints it."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was asked for is done, or ``error`` says why not."""
+
+    error: str = ""
+
+
+FromWorkerSide = WorkerHello | Report | Raised | Stack
+ToWorkerSide = Order | AskStack | Inject
+ToController = AgentHello | Report | Notice | Sick | Beat | Stack | Raised | Ask | Inject | Interrupt
+FromController = Welcome | Start | Fence | Deliver | AskStacks | Inject | Bye | Status | Done
