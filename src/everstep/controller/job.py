@@ -91,7 +91,9 @@ class RunDir:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{self.path} belongs to a job that is running; give --run-dir another directory") from None
+            raise ConfigError(
+                f"{self.path} belongs to a job that is running; give --run-dir another directory"
+            ) from None
 
     def read_job(self) -> Job:
         return _read(self._job, Job)

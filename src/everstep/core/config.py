@@ -19,8 +19,8 @@ class JobConfig:
     """Failures over the whole job before it gives up."""
     max_failures_per_step: int = 3
     """Recoveries in a row that do not lead to a committed step before it gives up."""
-    start_s: float = 1800.0
-    """From the start until every worker has reached protect()."""
+    start_s: float = 600.0
+    """From the start until there is a device for every rank. What scripts do before protect() has no limit here."""
     stop_s: float = 60.0
     """Until every survivor is parked. A safe point must come within it."""
     settle_s: float = 600.0

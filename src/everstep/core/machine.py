@@ -300,12 +300,15 @@ class Machine(JobState):
     def _on_deadline(self, event: Deadline) -> None:
         if event.phase is not self.phase:
             return
-        if self.awaiting:
+        overdue = sorted(self.awaiting) if self.phase is not STARTING else []
+        vacant = [rank for rank in self.members.vacancies(self.config.ranks) if rank not in self.finished]
+        if overdue:
             evidence = f"owed an answer in {self.phase.name} of generation {self.generation}"
-            self._fail(sorted(self.awaiting), Cause.OVERDUE, evidence)
-        elif not self._fence_pending():
-            vacant = self.members.vacancies(self.config.ranks)
-            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure}")
+            self._fail(overdue, Cause.OVERDUE, evidence)
+        elif self._fence_pending():
+            self._arm_limit()  # the time for the next step counts from when a device can come free
+        elif vacant:
+            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure or 'none yet'}")
 
     def _fail(
         self,
@@ -420,7 +423,10 @@ class Machine(JobState):
     def _enter(self, phase: JobPhase) -> None:
         self.phase = phase
         self.awaiting = set()
-        self.arm(phase, getattr(self.config, LIMITS[phase]))
+        self._arm_limit()
+
+    def _arm_limit(self) -> None:
+        self.arm(self.phase, getattr(self.config, LIMITS[self.phase]))
 
     def _advance(self) -> None:
         """Place what is vacant, and go on when nobody owes an answer."""
@@ -584,7 +590,7 @@ class Machine(JobState):
         if self.graced:
             self.arm(RUNNING, self.config.grace_s)
         elif self.phase in LIMITS:
-            self.arm(self.phase, getattr(self.config, LIMITS[self.phase]))
+            self._arm_limit()
 
     def _on_absent(self, event: Absent) -> None:
         for node in sorted(node for node, record in self.members.nodes.items() if not record.present):

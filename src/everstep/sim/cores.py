@@ -30,6 +30,7 @@ class CoreView(NamedTuple):
     workers: frozenset[WorkerId]
     shards: tuple[tuple[Rank, Coordinate], ...]
     vacant: bool
+    """A rank has nobody, and no device comes free by itself."""
 
 
 class Cores:
@@ -89,7 +90,8 @@ def _view(machine: Machine) -> CoreView:
         frozenset(members.seats.items()),
         frozenset(members.workers),
         tuple(members.coordinates.items()),
-        len(members.seats) < machine.config.ranks,
+        len(members.seats) < machine.config.ranks
+        and not any(members.workers[worker].rank is not None for worker in machine.fencing),
     )
 
 

@@ -1,0 +1,386 @@
+"""The host of the core: sockets and timers in, events to the machine, effects out. Decides nothing about the job.
+
+Every event is in the journal before its effects leave, so a controller that is killed comes back with the same
+machine; what it had not sent any more it sends again when the agents say hello.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from collections import defaultdict, deque
+
+from everstep.chaos.spec import Action as FaultAction
+from everstep.chaos.spec import parse
+from everstep.controller.job import Address, Job, RunDir
+from everstep.controller.journal import Journal
+from everstep.controller.replay import handle, walk
+from everstep.controller.status import status
+from everstep.core.detector import Detector, DetectorConfig, Sighting
+from everstep.core.effects import Arm, ArmReturn, DumpStacks, Effect, End, Kill, Note, Send, Spawn
+from everstep.core.events import (
+    Absent,
+    Deadline,
+    DeviceSick,
+    Event,
+    Exited,
+    Interrupted,
+    JobPhase,
+    NodeJoined,
+    NodeLost,
+    Restarted,
+    Verdict,
+)
+from everstep.core.machine import EXIT_FAILED, Machine
+from everstep.errors import ConfigError, EverstepError
+from everstep.types import NodeId, WorkerId
+from everstep.wire.channel import Channel
+from everstep.wire.codec import Codec
+from everstep.wire.messages import (
+    AgentHello,
+    Ask,
+    AskStacks,
+    Beat,
+    Bye,
+    Deliver,
+    Done,
+    Fence,
+    FromController,
+    Inject,
+    Interrupt,
+    Notice,
+    Report,
+    Sick,
+    Stack,
+    Start,
+    Status,
+    ToController,
+    Welcome,
+)
+from everstep.wire.server import serve
+from everstep.wire.terms import Terms
+
+log = logging.getLogger(__name__)
+
+Link = Channel[FromController, ToController]
+
+TICK_S = 0.25
+"""How often the detector looks for what did not happen."""
+
+FAREWELL_S = 10.0
+"""How long agents have to end their workers once the job is over."""
+
+SHOWN_FAILURES = 20
+
+
+class Host:
+    """One job, from the first agent to the last."""
+
+    def __init__(self, run: RunDir, job: Job) -> None:
+        self._run = run
+        self._job = job
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[NodeId, Link] = {}
+        self._sightings: dict[WorkerId, Sighting] = {}
+        self._judged: dict[WorkerId, int] = {}
+        """The board's counter when the detector judged a worker: did it move before the kill?"""
+        self._failures: deque[tuple[float, str]] = deque(maxlen=SHOWN_FAILURES)
+        self._pending: deque[Event] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: End | None = None
+        self._over: asyncio.Future[End] = self._loop.create_future()
+        self._empty = asyncio.Event()
+        self._detector = Detector(DetectorConfig())
+        self._machine, self._journal, self._effects = self._open_journal()
+
+    def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
+        """A new job, or the one that the journal tells of."""
+        if not self._run.journal.exists():
+            machine = Machine(self._job.config)
+            return machine, Journal.create(self._run.journal, self._job.config), machine.start()
+        journal, records = Journal.reopen(self._run.journal)
+        machine = Machine(self._job.config)
+        for record, machine, effects in walk(records):
+            self._remember(record.time_s, machine, effects)
+        log.info(
+            "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
+        )
+        self._pending.append(Restarted())
+        return machine, journal, []
+
+    # ── the life of a job ────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> int:
+        """Serve until the job is over; the exit code."""
+        former = self._run.address()
+        port = former.port if former else self._job.port
+        async with await serve((self._job.host, port), self._terms(), self._on_connection) as server:
+            assert not isinstance(server.address, os.PathLike)
+            self._run.publish(Address(*server.address, os.getpid()))
+            self._carry_out(self._effects)
+            self._work_off()
+            ticker = self._loop.create_task(self._tick())
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._loop.add_signal_handler(number, self.take, Interrupted())
+            try:
+                end = await self._over
+            finally:
+                ticker.cancel()
+            await self._farewell(end)
+        return end.code
+
+    def _terms(self) -> Terms[FromController, ToController]:
+        return Terms(Codec(FromController), Codec(ToController), self._run.read_token())
+
+    async def _farewell(self, end: End) -> None:
+        """Agents end their workers, then their connections."""
+        (self._run.path / "result.json").write_text(json.dumps({"code": end.code, "reason": end.reason}))
+        for link in self._links.values():
+            link.send(Bye(end.code, end.reason))
+        if self._links:
+            try:
+                await asyncio.wait_for(self._empty.wait(), FAREWELL_S)
+            except TimeoutError:
+                log.warning("agents %s did not end in %.0f s", sorted(self._links), FAREWELL_S)
+
+    # ── events and effects ───────────────────────────────────────────────────────────────────────────────
+
+    def take(self, event: Event) -> None:
+        """Hand an event to the machine; what it asks for may bring further events, which wait for their turn."""
+        self._pending.append(event)
+        if len(self._pending) == 1:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        """An error in here is a bug of ours. The controller ends with it, and is started again from the journal."""
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001  it is raised again where the controller waits for the end
+            if not self._over.done():
+                self._over.set_exception(error)
+
+    def _work(self) -> None:
+        while self._pending:
+            event = self._pending[0]
+            self._journal.append(event)
+            failures = self._machine.failures
+            effects = handle(self._machine, event)
+            if self._machine.failures > failures:
+                self._failures.append((time.time(), self._machine.last_failure))
+            self._watch_for(event)
+            self._carry_out(effects)
+            self._pending.popleft()
+
+    def _remember(self, time_s: float, machine: Machine, effects: list[Effect]) -> None:
+        """What a status shows and no machine keeps, from the journal."""
+        if machine.failures and (not self._failures or self._failures[-1][1] != machine.last_failure):
+            self._failures.append((time_s, machine.last_failure))
+        for effect in effects:
+            if isinstance(effect, End):
+                self._finish(effect)
+
+    def _watch_for(self, event: Event) -> None:
+        """Keep the detector informed."""
+        if isinstance(event, Exited):
+            self._sightings.pop(event.worker, None)
+            self._judged.pop(event.worker, None)
+            if event.moved:
+                self._detector.false_alarm(event.worker)
+            self._detector.forget(event.worker)
+        if self._machine.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RESUMING):
+            self._detector.resume(self._loop.time())
+        else:
+            self._detector.pause()
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect)
+            elif isinstance(effect, Spawn):
+                self._to(effect.node, Start(effect.worker, effect.rank, effect.device))
+            elif isinstance(effect, Kill):
+                self._to(effect.node, Fence(effect.worker, self._judged.get(effect.worker, -1)))
+            elif isinstance(effect, Arm):
+                self._arm(effect.delay_s, Deadline(effect.generation, effect.phase))
+            elif isinstance(effect, ArmReturn):
+                self._loop.call_later(effect.delay_s, self.take, Absent())
+            elif isinstance(effect, DumpStacks):
+                for node, workers in self._by_node(effect.workers).items():
+                    self._to(node, AskStacks(tuple(workers)))
+            elif isinstance(effect, Note):
+                log.info("%s", effect.text)
+            else:
+                self._finish(effect)
+
+    def _send(self, effect: Send) -> None:
+        for node, workers in self._by_node(effect.to).items():
+            self._to(node, Deliver(tuple(workers), effect.command))
+
+    def _by_node(self, workers: tuple[WorkerId, ...]) -> dict[NodeId, list[WorkerId]]:
+        groups: dict[NodeId, list[WorkerId]] = defaultdict(list)
+        for worker in workers:
+            record = self._machine.members.workers.get(worker)
+            if record is not None:
+                groups[record.node].append(worker)
+        return groups
+
+    def _to(self, node: NodeId, message: FromController) -> None:
+        """To an agent that is away nothing is sent: its hello brings it again."""
+        if (link := self._links.get(node)) is not None:
+            link.send(message)
+
+    def _arm(self, delay_s: float, event: Deadline) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self.take, event)
+
+    def _finish(self, end: End) -> None:
+        if self._end is None:
+            self._end = end
+            log.log(logging.ERROR if end.code == EXIT_FAILED else logging.INFO, "%s", end.reason)
+            self._over.set_result(end)
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_connection(self, link: Link) -> None:
+        first = await link.recv()
+        if isinstance(first, AgentHello):
+            await self._serve_agent(link, first)
+        elif isinstance(first, Ask | Inject | Interrupt):
+            await self._serve_client(link, first)
+        elif first is not None:
+            link.close(f"{type(first).__name__} before a hello")
+
+    async def _serve_agent(self, link: Link, hello: AgentHello) -> None:
+        node = hello.node
+        if (old := self._links.pop(node, None)) is not None:
+            old.close(f"{node} has connected again")
+            self.take(NodeLost(node, "its agent has connected anew"))
+        self._links[node] = link
+        self._empty.clear()
+        link.send(self._welcome(hello))
+        if self._end is not None:
+            link.send(Bye(self._end.code, self._end.reason))
+        self.take(NodeJoined(node, hello.devices, hello.workers))
+        evidence = "its agent's connection ended"
+        try:
+            async for message in link:
+                self._on_agent(node, message)
+        except EverstepError as error:
+            evidence = str(error)
+            raise
+        finally:
+            if self._links.get(node) is link:
+                del self._links[node]
+                self._lost(node, evidence)
+
+    def _lost(self, node: NodeId, evidence: str) -> None:
+        if not self._links:
+            self._empty.set()
+        if self._end is None:
+            self._detector.node_gone(node)
+            self.take(NodeLost(node, evidence))
+
+    def _welcome(self, hello: AgentHello) -> Welcome:
+        job = self._job
+        return Welcome(
+            job=job.name,
+            argv=job.argv,
+            cwd=job.cwd,
+            env=job.env,
+            run_dir=str(self._run.path),
+            preload=job.preload,
+            zygote=job.zygote,
+            ranks=job.config.ranks,
+            local_world_size=job.local_world_size,
+            lease_s=job.lease_s,
+            fence_s=job.fence_s,
+            chaos=job.chaos,
+        )
+
+    def _on_agent(self, node: NodeId, message: ToController) -> None:
+        if isinstance(message, Report | Notice):
+            if isinstance(message.event, Verdict):
+                self._judge(message.event)
+            self.take(message.event)
+        elif isinstance(message, Beat):
+            self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
+            self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Sick):
+            self.take(DeviceSick(node, message.device, message.evidence))
+        elif isinstance(message, Stack):
+            self._keep_stack(message)
+        else:
+            raise ConfigError(f"{type(message).__name__} is not for an agent to say")
+
+    def _found(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Verdict):
+                self._judge(event)
+            self.take(event)
+
+    def _judge(self, verdict: Verdict) -> None:
+        if (seen := self._sightings.get(verdict.worker)) is not None:
+            self._judged[verdict.worker] = seen.moves
+
+    def _keep_stack(self, stack: Stack) -> None:
+        path = self._run.path / f"stacks-g{self._machine.generation}-w{stack.worker}.txt"
+        path.write_text(stack.text)
+        log.warning("stacks of worker %s are in %s", stack.worker, path)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._found(self._detector.check(self._loop.time()))
+
+    # ── clients ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _serve_client(self, link: Link, message: ToController | None) -> None:
+        while message is not None:
+            if isinstance(message, Ask):
+                link.send(Status(json.dumps(self.status())))
+            elif isinstance(message, Inject):
+                link.send(Done(self._inject(message)))
+            elif isinstance(message, Interrupt):
+                link.send(Done())
+                self.take(Interrupted())
+            else:
+                link.close(f"{type(message).__name__} is not for a client to say")
+            message = await link.recv()
+
+    def status(self) -> dict[str, object]:
+        reason = self._end.reason if self._end else ""
+        return status(self._job.name, self._machine, self._sightings, list(self._failures), reason)
+
+    def _inject(self, message: Inject) -> str:
+        """Pass a fault on to whom it is for; an empty answer means that it is under way."""
+        try:
+            fault = parse(message.spec)
+        except ConfigError as error:
+            return str(error)
+        if fault.action is FaultAction.CONTROLLER_KILL:
+            self._loop.call_later(fault.delay_s, os.kill, os.getpid(), signal.SIGKILL)
+            return ""
+        nodes: list[NodeId] = list(self._links)
+        if fault.node:
+            nodes = [NodeId(fault.node)]
+        elif fault.rank is not None:
+            worker = self._machine.members.seats.get(fault.rank)
+            if worker is None:
+                return f"nobody has rank {fault.rank} now"
+            nodes = [self._machine.members.workers[worker].node]
+        unknown = [node for node in nodes if node not in self._links]
+        if unknown or not nodes:
+            return f"no agent is connected for {', '.join(unknown) or 'any node'}"
+        for node in nodes:
+            self._to(node, message)
+        return ""
+
+
+async def host(run: RunDir) -> int:
+    """Run the controller of a run directory to its end."""
+    return await Host(run, run.read_job()).run()

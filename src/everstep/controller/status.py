@@ -1,0 +1,48 @@
+"""The job as people and tools see it: `everstep status`, the live view. Reads the machine, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.core.detector import Sighting
+from everstep.core.machine import Machine
+from everstep.core.membership import Worker
+from everstep.types import WorkerId
+
+
+def status(
+    name: str,
+    machine: Machine,
+    sightings: Mapping[WorkerId, Sighting],
+    failures: list[tuple[float, str]],
+    reason: str,
+) -> dict[str, Any]:
+    """The documented JSON of `everstep status --json`."""
+    members = machine.members
+    return {
+        "job": name,
+        "state": machine.phase.name,
+        "generation": machine.generation,
+        "target": machine.target,
+        "reason": reason,
+        "workers": [_worker(members.workers[worker], sightings.get(worker)) for worker in members.seated()],
+        "standbys": [_standby(members.workers[worker], sightings.get(worker)) for worker in sorted(members.pool)],
+        "nodes": [
+            {"node": node.id, "free": list(node.free), "present": node.present, "troubles": node.troubles}
+            for node in sorted(members.nodes.values(), key=lambda node: node.id)
+        ],
+        "failures": [{"time": time_s, "text": text} for time_s, text in failures],
+    }
+
+
+def _standby(worker: Worker, seen: Sighting | None) -> dict[str, Any]:
+    phase = worker.stage if seen is None else seen.phase
+    return {"worker": worker.id, "pid": seen.pid if seen else 0, "node": worker.node, "phase": phase.name}
+
+
+def _worker(worker: Worker, seen: Sighting | None) -> dict[str, Any]:
+    facts = {"step": 0, "version": 0, "age_s": 0.0}
+    if seen is not None:
+        facts = {"step": seen.step, "version": seen.version, "age_s": round(seen.moved_ago_s, 3)}
+    return {"rank": worker.rank, **_standby(worker, seen), "device": worker.device, **facts}
