@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -140,11 +139,17 @@ def ways_to_fail() -> Iterator[str]:
         if JobPhase.FAILED in row.to:
             phases[row.event] += row.phases
     by_phases: dict[tuple[JobPhase, ...], list[type[Event]]] = defaultdict(list)
-    for event, where in phases.items():
-        by_phases[tuple(phase for phase in ACTIVE if phase in where)].append(event)
-    for where_, events in by_phases.items():
-        place = "any phase" if where_ == ACTIVE else ", ".join(phase.name for phase in where_)
-        yield f"from {place}, on {', '.join(named(events))}"
+    for event, seen in phases.items():
+        by_phases[tuple(phase for phase in ACTIVE if phase in seen)].append(event)
+    for where, events in by_phases.items():
+        yield f"from {among(where)}, on {', '.join(named(events))}"
+
+
+def among(phases: tuple[JobPhase, ...]) -> str:
+    missing = [phase.name for phase in ACTIVE if phase not in phases]
+    if len(missing) < 2:
+        return " but ".join(("any phase", *missing))
+    return ", ".join(phase.name for phase in phases)
 
 
 def job_table() -> Iterator[str]:
@@ -195,8 +200,9 @@ def renewed(page: str) -> str:
         begin, end = f"<!-- begin generated: {name} -->", f"<!-- end generated: {name} -->"
         if page.count(begin) != 1 or page.count(end) != 1:
             raise SystemExit(f"{PAGE.name} must have exactly one {begin} and one {end}")
-        text = "\n".join((begin, "", *generate(), "", end))
-        page = re.sub(f"{re.escape(begin)}.*{re.escape(end)}", lambda _, text=text: text, page, flags=re.DOTALL)
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = before + "\n".join((begin, "", *generate(), "", end)) + after
     return page
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 14
 """A longer line is shown in pieces of this size. The file has it whole."""
+TAIL_LINES = 100
 
 # A terminal obeys control characters. Colours (ESC) are wanted; bells, shifts and cursor jumps are not.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\t\x1b"}
@@ -35,6 +37,8 @@ class WorkerLog:
         self._directory = directory
         self._show = show
         self._rank = rank
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """What it wrote last, as it was shown: a traceback is in it if there was one."""
         self._line = b""
         self._loop = asyncio.get_running_loop()
         directory.mkdir(parents=True, exist_ok=True)
@@ -117,8 +121,9 @@ class WorkerLog:
         # After a carriage return a terminal would show only what comes last, as progress bars mean it.
         last = line.rstrip(b"\r").rpartition(b"\r")[2]
         for start in range(0, len(last) or 1, LINE_BYTES):
-            piece = last[start : start + LINE_BYTES].decode(errors="backslashreplace")
-            self._show(self._prefix + piece.translate(_CONTROLS))
+            piece = last[start : start + LINE_BYTES].decode(errors="backslashreplace").translate(_CONTROLS)
+            self.tail.append(piece)
+            self._show(self._prefix + piece)
 
     @property
     def _prefix(self) -> str:

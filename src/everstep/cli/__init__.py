@@ -1,11 +1,69 @@
-"""The `everstep` command: reads arguments and hands over. It holds no logic of its own."""
+"""The `everstep` command: reads arguments, hands over, says in one line what is wrong. It holds no logic of a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 import everstep
+from everstep.cli.chaos import chaos
+from everstep.cli.cluster import agent, controller
+from everstep.cli.replay import replay
+from everstep.cli.run import run
+from everstep.cli.status import status
+from everstep.errors import ConfigError, EverstepError, ResourceError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _OneLineErrors(click.Group):
+    """Click shows an error in four lines, and ours as a traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "everstep"
+            code = _complain(f"{error.format_message().rstrip('.')} (see {command} --help)", error.exit_code)
+        except click.ClickException as error:
+            code = _complain(error.format_message(), error.exit_code)
+        except (ConfigError, ResourceError) as error:
+            code = _complain(str(error), EXIT_USAGE)
+        except EverstepError as error:
+            code = _complain(str(error), EXIT_FAILED)
+        except (KeyboardInterrupt, click.Abort):
+            code = EXIT_INTERRUPTED
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(text: str, code: int) -> int:
+    click.echo(f"everstep: {' '.join(text.split())}", err=True)
+    return code
+
+
+@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(everstep.__version__, prog_name="everstep")
 def main() -> None:
-    """Keep synchronous PyTorch training going through failures."""
+    """Keep synchronous PyTorch training going through failures.
+
+    \b
+    everstep run --nproc 4 --standby 1 train.py --lr 3e-4
+    """
+
+
+for _command in (run, status, chaos, replay, controller, agent):
+    main.add_command(_command)

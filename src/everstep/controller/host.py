@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
@@ -20,10 +21,11 @@ from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
-from everstep.core.detector import Detector, DetectorConfig, Sighting
+from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, DumpStacks, Effect, End, Kill, Note, Send, Spawn
 from everstep.core.events import (
     Absent,
+    Broken,
     Deadline,
     DeviceSick,
     Event,
@@ -36,6 +38,7 @@ from everstep.core.events import (
     Verdict,
 )
 from everstep.core.machine import EXIT_FAILED, Machine
+from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
@@ -94,7 +97,7 @@ class Host:
         self._end: End | None = None
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
-        self._detector = Detector(DetectorConfig())
+        self._detector = Detector(job.config.ranks)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -191,6 +194,8 @@ class Host:
             if event.moved:
                 self._detector.false_alarm(event.worker)
             self._detector.forget(event.worker)
+        elif isinstance(event, Broken):
+            self._detector.excuse(event.worker)
         if self._machine.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RESUMING):
             self._detector.resume(self._loop.time())
         else:
@@ -262,7 +267,7 @@ class Host:
             self.take(NodeLost(node, "its agent has connected anew"))
         self._links[node] = link
         self._empty.clear()
-        link.send(self._welcome(hello))
+        link.send(self._welcome())
         if self._end is not None:
             link.send(Bye(self._end.code, self._end.reason))
         self.take(NodeJoined(node, hello.devices, hello.workers))
@@ -285,7 +290,7 @@ class Host:
             self._detector.node_gone(node)
             self.take(NodeLost(node, evidence))
 
-    def _welcome(self, hello: AgentHello) -> Welcome:
+    def _welcome(self) -> Welcome:
         job = self._job
         return Welcome(
             job=job.name,
@@ -300,6 +305,8 @@ class Host:
             lease_s=job.lease_s,
             fence_s=job.fence_s,
             chaos=job.chaos,
+            master_addr=job.master_addr,
+            master_port=job.master_port,
         )
 
     def _on_agent(self, node: NodeId, message: ToController) -> None:
@@ -317,7 +324,7 @@ class Host:
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
-    def _found(self, events: list[Event]) -> None:
+    def _found(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Verdict):
                 self._judge(event)

@@ -34,6 +34,9 @@ class Job:
     """0: any; a restarted controller binds the port it had."""
     preload: tuple[str, ...] = ("torch", "torch.distributed")
     zygote: bool = True
+    master_addr: str = "127.0.0.1"
+    """With ``master_port``: for libraries that read them from the environment."""
+    master_port: int = 29500
     lease_s: float = 20.0
     """An agent that has lost the controller for so long stops its workers."""
     fence_s: float = 5.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.core.detector import Sighting
 from everstep.core.machine import Machine
 from everstep.core.membership import Worker
+from everstep.core.watch import Sighting
 from everstep.types import WorkerId
 
 
@@ -44,5 +44,5 @@ def _standby(worker: Worker, seen: Sighting | None) -> dict[str, Any]:
 def _worker(worker: Worker, seen: Sighting | None) -> dict[str, Any]:
     facts = {"step": 0, "version": 0, "age_s": 0.0}
     if seen is not None:
-        facts = {"step": seen.step, "version": seen.version, "age_s": round(seen.moved_ago_s, 3)}
+        facts = {"step": max(seen.version, 0), "version": seen.version, "age_s": round(seen.moved_ago_s, 3)}
     return {"rank": worker.rank, **_standby(worker, seen), "device": worker.device, **facts}

@@ -73,7 +73,7 @@ from everstep.core.events import (
     Verdict,
 )
 from everstep.core.membership import Worker
-from everstep.core.state import JobState
+from everstep.core.state import Fence, JobState
 from everstep.errors import InvalidTransition
 from everstep.types import Generation, Step, WorkerId, WorkerPhase
 
@@ -83,6 +83,9 @@ STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, D
 RECOVERING = (STOPPING, SETTLING, RESETTING, RESTORING, RESUMING)
 ACTIVE = (STARTING, RUNNING, *RECOVERING, ENDING)
 TRAINING = (RUNNING, RESUMING)
+MAX_DUDS = 3
+"""So many processes in a row that did not come to init(), and no more standbys are started until one does."""
+
 LIMITS = {
     STARTING: "start_s",
     STOPPING: "stop_s",
@@ -155,7 +158,7 @@ class Machine(JobState):
         record = self.members.workers[event.worker]
         if record.stage is not WorkerPhase.SPAWNED:
             return
-        self.stillborn = ("", 0)
+        self.stillborn, self.duds = ("", 0), 0
         if record.rank is None:
             self.members.set_stage(event.worker, WorkerPhase.STANDBY)
             self._advance()
@@ -192,18 +195,16 @@ class Machine(JobState):
         self.gathered = self.gathered or len(self.members.nodes) >= self.config.nodes
         if self._fence_pending() or not self.gathered:
             return
-        for rank in self.members.vacancies(self.config.ranks):
-            if rank in self.finished:
-                continue
-            placement = planner.place(self.members, rank, self.former.get(rank))
-            if placement is None:
-                return
+        if not self.members.open_nodes:
+            return
+        vacant = [rank for rank in self.members.vacancies(self.config.ranks) if rank not in self.finished]
+        for placement in planner.place(self.members, vacant, self.former):
             self.note(placement.reason)
             worker = self.members.add(placement.node).id if placement.standby is None else placement.standby
-            record = self.members.seat(worker, rank)
-            self.former.pop(rank, None)
+            record = self.members.seat(worker, placement.rank)
+            self.former.pop(placement.rank, None)
             if placement.standby is None:
-                self.out.append(Spawn(record.node, worker, rank, record.device))
+                self.out.append(Spawn(record.node, worker, record.rank, record.device))
             else:
                 self.send([worker], self._assignment(record))
             if self.phase in (STARTING, SETTLING):
@@ -211,7 +212,7 @@ class Machine(JobState):
 
     def _refill(self) -> None:
         """Standbys start once a rank has called init(): a script without it must not run twice."""
-        while len(self.members.pool) < self.config.standbys and not self._hopeless():
+        while len(self.members.pool) < self.config.standbys and self.duds < MAX_DUDS:
             node = planner.place_standby(self.members)
             if node is None:
                 return
@@ -231,14 +232,15 @@ class Machine(JobState):
             self.members.mark(event.node, trouble=True)
             if user is not None:
                 if user in self.fencing:
-                    self.fencing[user] = False
+                    self.fencing[user] = Fence(usable=False)
                 else:
                     self._fail([user], Cause.DEVICE, f"{event.device}: {event.evidence}", usable=False)
 
     def _on_exited(self, event: Exited) -> None:
         if event.worker in self.fencing:
-            self.members.remove(event.worker, device_usable=self.fencing.pop(event.worker))
-            if event.moved:
+            fence = self.fencing.pop(event.worker)
+            self.members.remove(event.worker, device_usable=fence.usable)
+            if event.moved and fence.forgivable:
                 self.failures -= 1
                 self.attempts = max(0, self.attempts - 1)
                 self.note(f"worker {event.worker} had moved on before it was fenced: a false alarm")
@@ -256,6 +258,8 @@ class Machine(JobState):
             self.finished.add(rank)
             if len(self.finished) == self.config.ranks:
                 self._end(EXIT_DONE, "every rank has finished")
+            else:
+                self._advance()
 
     def _on_fence_failed(self, event: FenceFailed) -> None:
         if event.worker in self.fencing:
@@ -293,7 +297,9 @@ class Machine(JobState):
 
     def _on_shared_deadline(self, event: Deadline) -> None:
         """All wait for all here, so nobody is to blame yet: who does not answer the next Stop is."""
-        if event.phase is self.phase:
+        if self.graced:
+            self._on_grace_over(event)
+        elif event.phase is self.phase:
             self.last_failure = f"{self.phase.name} of generation {self.generation} took too long"
             self._recover()
 
@@ -327,16 +333,17 @@ class Machine(JobState):
             self.last_failure = f"{', '.join(map(self.name, workers))}: {cause.value} ({evidence})"
             self.note(self.last_failure)
         for worker in workers:
-            self._lose(worker, gone=gone, usable=usable)
+            self._lose(worker, gone=gone, usable=usable, forgivable=ranked and cause in (Cause.HANG, Cause.FROZEN))
         if place and any(record.stage is WorkerPhase.SPAWNED for record in records):
             before, count = self.stillborn
             self.stillborn = (place, count + 1 if place == before else 1)
+        self.duds += sum(record.stage is WorkerPhase.SPAWNED for record in records)
         if ranked:
             self._respond()
         else:
             self._advance()
 
-    def _lose(self, worker: WorkerId, *, gone: bool, usable: bool = True) -> None:
+    def _lose(self, worker: WorkerId, *, gone: bool, usable: bool = True, forgivable: bool = False) -> None:
         """It holds nothing and owes nothing from now on. Unless it is gone already, fence it."""
         record = self.members.workers[worker]
         if record.rank is not None and self.members.is_seated(record):
@@ -349,7 +356,7 @@ class Machine(JobState):
             self.fencing.pop(worker, None)
             self.members.remove(worker, device_usable=usable)
         else:
-            self.fencing[worker] = usable
+            self.fencing[worker] = Fence(usable, forgivable)
             self.kill(worker)
 
     def _respond(self) -> None:
@@ -357,7 +364,7 @@ class Machine(JobState):
         self.failures += 1
         if self.failures > self.config.max_failures:
             self._end(EXIT_FAILED, f"more than max_failures={self.config.max_failures}; {self.last_failure}")
-        elif self._hopeless():
+        elif self.phase is STARTING and self._hopeless():
             self._end(EXIT_FAILED, f"failed twice before init(); {self.last_failure}")
         elif self.phase is STARTING:
             self._restart()
@@ -392,7 +399,7 @@ class Machine(JobState):
         if found is None or found[0].step != self.target:
             self._end(EXIT_FAILED, f"failed after the last step, which no checkpoint holds; {self.last_failure}")
         else:
-            self.source = found[0]
+            self.source, self.over = found[0], True
             self._restart()
 
     def _recover(self) -> None:
@@ -686,8 +693,8 @@ ROWS = (
         (STARTING, RUNNING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING),
         Machine._on_fence_failed,
     ),
-    Row(Broken, TRAINING, Machine._on_broken),
-    Row(Broken, (STARTING, STOPPING, SETTLING, RESETTING, RESTORING, ENDING), Machine._again),
+    Row(Broken, (*TRAINING, RESETTING, RESTORING), Machine._on_broken),
+    Row(Broken, (STARTING, STOPPING, SETTLING, ENDING), Machine._again),
     Row(Stalled, TRAINING, Machine._on_stalled, FAILURE),
     Row(Stalled, (STARTING, STOPPING, SETTLING, RESETTING, RESTORING, ENDING), Machine._again),
     Row(Deadline, TRAINING, Machine._on_grace_over, FAILURE),

@@ -49,13 +49,16 @@ class Membership:
     open_nodes: dict[NodeId, None] = field(default_factory=dict)
     """Nodes with a free device."""
     by_node: dict[NodeId, frozenset[WorkerId]] = field(default_factory=dict)
+    sick: dict[tuple[NodeId, str], None] = field(default_factory=dict)
+    """Devices that must not be used again."""
     next_id: int = 0
 
     # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────
 
     def join(self, node: NodeId, devices: tuple[str, ...]) -> None:
+        """A node that comes back has the sick devices that it had."""
         self.by_node.setdefault(node, frozenset())
-        self._put_node(Node(node, devices))
+        self._put_node(Node(node, tuple(device for device in devices if (node, device) not in self.sick)))
 
     def leave(self, node: NodeId) -> frozenset[WorkerId]:
         """Forget a node; what ran there is returned, still to be removed."""
@@ -66,6 +69,7 @@ class Membership:
     def take_out(self, node: NodeId, device: str) -> WorkerId | None:
         """A device that must not be used again; its user, if it has one, is still to be judged."""
         record = self.nodes[node]
+        self.sick[node, device] = None
         self._put_node(replace(record, free=tuple(free for free in record.free if free != device)))
         users = (worker for worker in self.by_node[node] if self.workers[worker].device == device)
         return next(users, None)
@@ -128,7 +132,9 @@ class Membership:
         if node is None:
             return
         self.by_node[node.id] -= {worker}
-        if record.device and device_usable:
+        if record.device and not device_usable:
+            self.sick[node.id, record.device] = None
+        elif record.device:
             self._put_node(replace(node, free=(*node.free, record.device)))
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────────────

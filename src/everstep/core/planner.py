@@ -6,8 +6,9 @@ They know the membership and the positions of live holders, and change nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any, Self, cast
 
 from everstep.core.effects import Action
@@ -28,7 +29,7 @@ class Decision:
 
 
 def decide(positions: Mapping[WorkerId, Position]) -> Decision:
-    """DESIGN §4: T is the largest version that a live holder has reached or has committed to reach.
+    """docs/protocol.md: T is the largest version that a live holder has reached or has committed to reach.
 
     What a dead worker knew has no effect (I4): it is not among the positions.
     """
@@ -95,35 +96,81 @@ def donors(membership: Membership, newcomers: list[WorkerId]) -> dict[WorkerId, 
 class Placement:
     """Where a vacant rank goes: a standby, or a new process on a node."""
 
+    rank: Rank
     node: NodeId
     standby: WorkerId | None
     reason: str
 
 
-def place(membership: Membership, rank: Rank, former: NodeId | None) -> Placement | None:
-    """A standby, else a fork on the same node, else on another, else None: wait for a node.
+def place(membership: Membership, ranks: Iterable[Rank], former: Mapping[Rank, NodeId]) -> Iterator[Placement]:
+    """A standby, else a fork on the same node, else on another. It ends early where a node has to be waited for.
 
     Where the former node is suspect, any other node goes first.
     """
-    avoid = former is not None and membership.suspect(former)
+    free = {node: len(membership.nodes[node].free) for node in membership.open_nodes}
+    ready: dict[NodeId, list[WorkerId]] = defaultdict(list)
+    for worker in sorted(membership.pool, reverse=True):
+        record = membership.workers[worker]
+        if record.stage is WorkerPhase.STANDBY and record.node in free:
+            ready[record.node].append(worker)
+    warm, cold = _Preference(membership, free, ready), _Preference(membership, free, free)
+    for rank in ranks:
+        node, standby = warm.best(former.get(rank)), None
+        if node is not None:
+            standby = ready[node].pop()
+            if not ready[node]:
+                del ready[node]
+        else:
+            node = cold.best(former.get(rank))
+        if node is None:
+            return
+        free[node] -= 1
+        warm.changed(node)
+        cold.changed(node)
+        where = f"a new process on {node}" if standby is None else f"standby {standby} on {node}"
+        yield Placement(rank, node, standby, f"rank {rank} goes to {where}")
 
-    def far(node: NodeId) -> tuple[bool, bool]:
-        return membership.suspect(node), (node == former) == avoid
 
-    ready = [
-        worker
-        for worker in membership.pool
-        if membership.workers[worker].stage is WorkerPhase.STANDBY
-        and membership.workers[worker].node in membership.open_nodes
-    ]
-    if ready:
-        standby = min(ready, key=lambda worker: (far(membership.workers[worker].node), worker))
-        node = membership.workers[standby].node
-        return Placement(node, standby, f"rank {rank} goes to standby {standby} on {node}")
-    if membership.open_nodes:
-        node = min(membership.open_nodes, key=lambda node: (far(node), -len(membership.nodes[node].free), node))
-        return Placement(node, None, f"rank {rank} goes to a new process on {node}")
-    return None
+class _Preference:
+    """Nodes in the order in which ranks go to them: not suspect, then many free devices, then by name.
+
+    A heap, because at a start each of thousands of ranks asks thousands of nodes.
+    """
+
+    def __init__(self, membership: Membership, free: Mapping[NodeId, int], among: Container[NodeId]) -> None:
+        self._membership, self._free, self._among = membership, free, among
+        self._heap = [self._entry(node) for node in free if node in among]
+        heapify(self._heap)
+
+    def best(self, former: NodeId | None) -> NodeId | None:
+        if former is not None and self._is_open(former) and not self._membership.suspect(former):
+            return former
+        first = self._first()
+        if first is None or first != former:
+            return first
+        entry = heappop(self._heap)
+        second = self._first()
+        heappush(self._heap, entry)
+        return second or first
+
+    def changed(self, node: NodeId) -> None:
+        if self._is_open(node):
+            heappush(self._heap, self._entry(node))
+
+    def _first(self) -> NodeId | None:
+        """The best one; entries that are no longer true go."""
+        while self._heap:
+            node = self._heap[0][2]
+            if self._is_open(node) and self._heap[0] == self._entry(node):
+                return node
+            heappop(self._heap)
+        return None
+
+    def _is_open(self, node: NodeId) -> bool:
+        return node in self._among and self._free.get(node, 0) > 0
+
+    def _entry(self, node: NodeId) -> tuple[bool, int, NodeId]:
+        return self._membership.suspect(node), -self._free[node], node
 
 
 def place_standby(membership: Membership) -> NodeId | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Self, cast
+from typing import NamedTuple, Self, cast
 
 from everstep.core.config import JobConfig
 from everstep.core.effects import Action, Arm, Command, Effect, Kill, Note, Send
@@ -18,6 +18,15 @@ from everstep.core.planner import Checkpoints
 from everstep.types import Generation, NodeId, Rank, Step, WorkerId
 
 RECENT_EVENTS = 20
+
+
+class Fence(NamedTuple):
+    """A kill under way."""
+
+    usable: bool = True
+    """Its device can be used again."""
+    forgivable: bool = False
+    """The detector asked for it; if the worker had moved on by then, it was a false alarm."""
 
 
 @dataclass(slots=True)
@@ -32,8 +41,8 @@ class JobState:
     members: Membership = field(default_factory=Membership)
     awaiting: set[WorkerId] = field(default_factory=set)
     """Who still owes the answer that this phase waits for."""
-    fencing: dict[WorkerId, bool] = field(default_factory=dict)
-    """Who is being killed, and whether its device can be used again."""
+    fencing: dict[WorkerId, Fence] = field(default_factory=dict)
+    """Who is being killed."""
     answers: dict[WorkerId, Position] = field(default_factory=dict)
     """Where the survivors of this generation stand."""
     actions: dict[WorkerId, Action] = field(default_factory=dict)
@@ -63,6 +72,8 @@ class JobState:
     """Nobody moved in this step once before."""
     stillborn: tuple[str, int] = ("", 0)
     """Where the newest process failed before init(), and how many in a row did so there."""
+    duds: int = 0
+    """Processes in a row that ended before init(), wherever."""
     checkpoints: Checkpoints = field(init=False)
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS), repr=False)
     last_failure: str = ""
@@ -124,7 +135,7 @@ class JobState:
 
 _VALUES = (
     *("phase", "generation", "target", "source", "table", "over"),
-    *("failures", "attempts", "graced", "stalled", "stillborn", "gathered"),
+    *("failures", "attempts", "graced", "stalled", "stillborn", "duds", "gathered"),
 )
 _SETS = ("awaiting", "finished")
 _DICTS = ("fencing", "answers", "actions", "donors", "ended", "former", "layouts")

@@ -159,8 +159,8 @@ class WorkerMachine:
 
     def safe_point(self) -> list[Out]:
         """One of our calls, or a module boundary, inside a step."""
-        self._begin(IDLE, *IN_STEP)
-        return self._park() if self.must_park else self.out
+        self._begin(IDLE, *IN_STEP, COMMITTED)
+        return self._park() if self.must_park and self.phase is not COMMITTED else self.out
 
     def broken(self, evidence: str = "") -> list[Out]:
         """A collective failed. In the barrier the main thread waits there for the decision; elsewhere the step is

@@ -5,6 +5,7 @@ They compare what the core does with what is true in the world, and raise `Model
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def _members(rules: Rules, edit: Edit, worker: int) -> list[Seat]:
     return [seat for seat in seats if seat is not None]
 
 
-# ── the step (DESIGN §4) ─────────────────────────────────────────────────────────────────────────────────
+# ── the step (docs/protocol.md) ────────────────────────────────────────────────────────────────────────
 
 
 def ready(rules: Rules, edit: Edit, worker: int) -> None:
@@ -100,7 +101,7 @@ def finished(rules: Rules, edit: Edit, worker: int) -> None:
     _require(content == 2 * rules.scope.steps, f"worker {worker} leaves the job with version {content / 2}")
 
 
-# ── the recovery (DESIGN §5) ─────────────────────────────────────────────────────────────────────────────
+# ── the recovery (docs/protocol.md) ────────────────────────────────────────────────────────────────────
 
 
 def is_old(view: CoreView, event: Event) -> bool:
@@ -215,18 +216,29 @@ def resumed(rules: Rules, edit: Edit, worker: int, command: Resume) -> None:
 
 
 def ended(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Effect, ...]) -> None:
-    """A job fails only where no live holder is left, or where there was no state to save yet or any more."""
+    """A job fails only where no live holder or no device is left, or where there is no state to save any more."""
     end = next((effect for effect in effects if isinstance(effect, End)), None)
     if end is None or end.code == 0:
         return
     _require(bool(end.reason), "the job fails without a reason")
-    phase = rules.cores.views[before].phase
-    if phase in (JobPhase.STARTING, JobPhase.ENDING) or isinstance(event, Stalled):
+    view = rules.cores.views[before]
+    if view.phase is JobPhase.ENDING or isinstance(event, Stalled):
         return
-    if isinstance(event, Deadline) and rules.cores.views[before].vacant:
+    if isinstance(event, Deadline) and view.vacant:
+        _require(not _has_room(rules, edit), f"the job fails although a device is free: {end.reason}")
         return
     live = [worker for worker, process in _living(edit)]
     _require(bool(_lost_shards(rules, edit, live)), f"the job fails although it could be healed: {end.reason}")
+
+
+def _has_room(rules: Rules, edit: Edit) -> bool:
+    """A node that is there has a device that no process uses."""
+    users = Counter(
+        process.node
+        for process in edit.processes
+        if process is not None and process.alive and rules.workers.states[process.core].rank is not None
+    )
+    return any(link is Link.UP and users[node] < rules.scope.devices for node, link in enumerate(edit.links))
 
 
 def _living(edit: Edit) -> Iterator[tuple[int, Process]]:

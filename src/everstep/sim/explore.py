@@ -232,7 +232,6 @@ def main(
             checkpoint,
             tuple(map(Kind, kinds)) or tuple(Kind),
         )
-        scope.job  # noqa: B018  its check is wanted here
     except EverstepError as error:
         raise click.UsageError(str(error)) from None
     result = explore(scope, max_states=max_states, progress=_show if sys.stderr.isatty() else None)

@@ -51,6 +51,7 @@ from everstep.types import Generation, NodeId, Step, WorkerId, WorkerPhase
 
 SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, ENDED = WorkerPhase
 OVER = (JobPhase.DONE, JobPhase.FAILED)
+GRACED = (JobPhase.RUNNING, JobPhase.RESUMING, JobPhase.RESETTING, JobPhase.RESTORING)
 
 Label = tuple[Any, ...]
 Packed = tuple[int, ...]
@@ -94,7 +95,8 @@ class Edit:
 
     def get(self, worker: int) -> Process:
         process = self.processes[worker]
-        assert process is not None
+        if process is None:
+            raise ModelViolation(f"worker {worker} is gone, and the controller still counts on it")
         return process
 
     def put(self, worker: int, **changes: Any) -> Process:
@@ -127,14 +129,12 @@ class Rules:
         return self._done(edit)
 
     def _hello(self, edit: Edit, node: int) -> NodeJoined:
-        share = -(-self.scope.ranks // self.scope.nodes)
-        count = self.scope.ranks if self.scope.nodes > 1 else share
         alive = tuple(
             WorkerId(worker)
             for worker, process in enumerate(edit.processes)
             if process is not None and process.node == node and process.alive
         )
-        return NodeJoined(_node(node), tuple(f"d{index}" for index in range(count)), alive)
+        return NodeJoined(_node(node), tuple(f"d{index}" for index in range(self.scope.devices)), alive)
 
     # ── every enabled step ───────────────────────────────────────────────────────────────────────────────
 
@@ -287,9 +287,9 @@ class Rules:
             self._enter(edit, after, move)
         if move is Move.READY:
             checks.ready(self, edit, worker)
-        elif move is Move.PASS:
+        if after.phase is COMMITTED:
             checks.committed(self, edit, worker)
-        elif move is Move.UPDATE:
+        if move is Move.UPDATE:
             process = edit.put(worker, content=process.content + 1, gradients=-1)
             checks.memory(self, edit, worker)
 
@@ -341,17 +341,28 @@ class Rules:
 
     def _command(self, edit: Edit, worker: int) -> None:
         process = edit.get(worker)
-        command: Command = self.names.messages[process.down[0]]
-        edit.put(worker, down=process.down[1:])
+        number, *rest = process.down
+        edit.put(worker, down=tuple(rest))
+        self._obey(edit, worker, number)
+
+    def _echo(self, edit: Edit, worker: int) -> None:
+        self._obey(edit, worker, edit.get(worker).echo)
+
+    def _obey(self, edit: Edit, worker: int, number: int) -> None:
+        process = edit.get(worker)
+        command: Command = self.names.messages[number]
+        is_old = command.generation < self.workers.states[process.core].stop
         core, out, error = self.workers.step(process.core, command, lambda machine: machine.command(command))
         if error is not None:
             raise ModelViolation(f"worker {worker}: {error!r}") from error
         process = edit.put(worker, core=core)
-        if isinstance(command, Settle | Reset | Restore | Resume | Release):
-            process = edit.put(worker, promised=False)
-        elif isinstance(command, Stop):
+        if isinstance(command, Stop):
             process = edit.put(worker, serving=0)
-        if isinstance(command, Assign) and command.role is not Role.JOINER:
+        elif Kind.ECHO in self.kinds:
+            process = edit.put(worker, echo=number)
+        if isinstance(command, Settle | Reset | Restore | Resume | Release) and not is_old:
+            process = edit.put(worker, promised=False)
+        if Do.GO in out and isinstance(command, Assign) and command.role is not Role.JOINER:
             self._adopt(edit, worker, command.generation)
         for item in out:
             self._out(edit, worker, item)
@@ -489,6 +500,8 @@ class Rules:
                 yield Choice(("CRASH", worker), 1, self._die, (worker,))
             if Kind.SUSPECT in self.kinds and world.links[process.node] is Link.UP:
                 yield Choice(("SUSPECT", worker), 1, self._verdict, (worker,))
+            if process.echo >= 0:
+                yield Choice(("ECHO", worker, process.echo), 1, self._echo, (worker,))
         if Kind.STALL in self.kinds:
             stalled = Stalled(self.cores.views[world.core].generation)
             yield Choice(("STALL",), 1, self._feed, (stalled,))
@@ -541,7 +554,7 @@ class Rules:
         view = self.cores.views[edit.core]
         if edit.timer is not None:
             generation, phase = edit.timer
-            grace = phase is JobPhase.RUNNING and view.phase in (JobPhase.RUNNING, JobPhase.RESUMING)
+            grace = phase is JobPhase.RUNNING and view.phase in GRACED
             if generation != view.generation or not (grace or phase is view.phase):
                 edit.timer = None  # it would change nothing
         live = {int(view.generation)}
@@ -550,10 +563,12 @@ class Rules:
                 continue
             if process.alive:
                 live.add(self.workers.states[process.core].generation)
+                if process.echo >= 0 and not edit.budget:
+                    edit.put(worker, echo=-1)
             elif not process.up and worker not in view.workers:
                 edit.processes[worker] = None
-            elif process.content or process.gradients >= 0 or process.task or process.serving or process.promised:
-                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False)
+            else:
+                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False, echo=-1)
         return World(
             edit.core,
             edit.timer,
@@ -595,7 +610,7 @@ class Rules:
 
     def describe(self, label: Label) -> str:
         kind, *args = label
-        if kind in ("report", "command"):
+        if kind in ("report", "command", "ECHO"):
             return f"worker {args[0]}: the {kind} {self.names.messages[args[1]]} is delivered"
         if kind == "notice":
             return f"an agent tells {self.names.messages[args[0]]}"

@@ -37,6 +37,7 @@ class Kind(enum.Enum):
     NODE = "node"  # a node dies with all its processes
     PARTITION = "partition"  # a node is out of reach and its processes go on
     RESTART = "restart"  # the controller is killed and comes back
+    ECHO = "echo"  # a command comes again, perhaps after a Stop that made it old
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Scope:
         for name, least in (("failures", 0), ("steps", 1), ("nodes", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+        _ = self.job  # its own rules come before those that compare
         if self.nodes > self.ranks:
             raise ConfigError(f"nodes is {self.nodes}: there are only {self.ranks} ranks to put on them")
         if self.mesh is not None and self.mesh.size != self.ranks:
@@ -79,7 +81,7 @@ class Scope:
     def job(self) -> JobConfig:
         """Limits that the allowed failures cannot reach: a job that fails has lost state."""
         many = 10 * (self.failures + 1)
-        return JobConfig(self.ranks, self.standbys, max_failures=many, max_failures_per_step=many)
+        return JobConfig(self.ranks, self.standbys, self.nodes, max_failures=many, max_failures_per_step=many)
 
 
 class Link(enum.IntEnum):
@@ -120,6 +122,8 @@ class Process(NamedTuple):
     """Its parked main thread has answered a Stop and no newer command has come."""
     filling: int = -1
     """The Restore that it carries out, as a message number."""
+    echo: int = -1
+    """The newest command that is no Stop, as a message number, while it may come again."""
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.core.detector import Sighting
+from everstep.core.watch import Sighting
 from everstep.core.effects import Command
 from everstep.core.events import Exited, FenceFailed, FromWorker, Verdict
 from everstep.types import NodeId, Rank, WorkerId
@@ -134,6 +134,9 @@ class Welcome:
     lease_s: float
     fence_s: float
     chaos: tuple[str, ...] = ()
+    master_addr: str = "127.0.0.1"
+    """With ``master_port``: what libraries find in the environment. Nothing of ours listens there."""
+    master_port: int = 29500
 
 
 @dataclass(frozen=True, slots=True)

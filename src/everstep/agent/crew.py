@@ -1,0 +1,256 @@
+"""All workers of a node: starts them, listens to them, ends them, and tells how each of them ended.
+
+It decides nothing: it carries out what the controller orders and hands on what it sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from everstep.agent import environment
+from everstep.agent.board import BoardReader
+from everstep.agent.logs import WorkerLog
+from everstep.agent.nursery import Nursery
+from everstep.agent.process import ExitStatus
+from everstep.agent.shm import SharedDirectory
+from everstep.agent.switchboard import Switchboard
+from everstep.agent.worker import LocalWorker
+from everstep.core.effects import Assign
+from everstep.core.events import Exited, FenceFailed
+from everstep.errors import ResourceError, SpawnError
+from everstep.types import NodeId, Rank, WorkerId
+from everstep.wire.auth import Token
+from everstep.wire.messages import AskStack, Deliver, Fence, Inject, Notice, Order, Start, ToController, Welcome
+
+log = logging.getLogger(__name__)
+
+END_S = 2.0
+"""For killed workers to be gone when the agent ends; who hangs in the kernel is left to it."""
+
+
+class Crew:
+    """Made by `open`. Everything that it started ends with `close`."""
+
+    def __init__(
+        self,
+        welcome: Welcome,
+        node: NodeId,
+        devices: Sequence[str],
+        token: Token | None,
+        tell: Callable[[ToController], None],
+        show: Callable[[str], None],
+        begin: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self.workers: dict[WorkerId, LocalWorker] = {}
+        self._welcome = welcome
+        self._node = node
+        self._devices = devices
+        self._token = token
+        self._tell = tell
+        self._show = show
+        self._supervise = begin
+        self._logs = Path(welcome.run_dir) / "logs"
+        self._directory = SharedDirectory(welcome.job, node)
+        self._started: set[WorkerId] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._switchboard = Switchboard(self.workers, tell)
+        self._nursery = Nursery(
+            welcome.preload,
+            fresh=not welcome.zygote,
+            guarded=self._directory.path,
+            env=environment.base(welcome),
+        )
+
+    @property
+    def _socket(self) -> Path:
+        return self._directory.path / "socket"
+
+    async def open(self) -> None:
+        """Listen to the workers."""
+        await self._switchboard.open(self._socket, self._token)
+
+    async def close(self) -> None:
+        """Kill all, and leave nothing in /dev/shm."""
+        self.abandon()
+        for task in self._tasks:
+            task.cancel()
+        await self._nursery.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for worker in list(self.workers.values()):
+                    await worker.gone.wait()
+        await self._switchboard.close()
+        self._directory.close()
+
+    def abandon(self) -> None:
+        """Kill all; from now on they count as not running."""
+        for worker in self.workers.values():
+            worker.abandoned = True
+            worker.kill()
+
+    @property
+    def present(self) -> list[LocalWorker]:
+        """Who runs, or is being started, with the consent of the controller."""
+        return [worker for worker in self.workers.values() if not worker.abandoned]
+
+    def holder(self, rank: Rank) -> LocalWorker | None:
+        """Who has this rank, if he is here."""
+        return next((worker for worker in self.present if worker.rank == rank and not worker.doomed), None)
+
+    # ── orders ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, order: Start) -> None:
+        """Once: an order that comes again changes nothing."""
+        if order.worker in self._started:
+            return
+        self._started.add(order.worker)
+        try:
+            worker = self._prepare(order)
+        except (ResourceError, OSError) as error:
+            self._not_started(order.worker, error)
+        else:
+            self._begin(self._launch(worker))
+
+    def fence(self, order: Fence) -> None:
+        worker = self.workers.get(order.worker)
+        if worker is None:
+            self._tell(Notice(Exited(order.worker, -signal.SIGKILL, "was not running")))
+            return
+        worker.judged_at = order.moves
+        worker.kill()
+        self._cancel_deadline(worker)
+        loop = asyncio.get_running_loop()
+        worker.deadline = loop.call_later(self._welcome.fence_s, self._fence_failed, worker)
+
+    def deliver(self, order: Deliver) -> None:
+        """Who has no connection has not asked yet: when it does, the controller sends it again."""
+        for worker in self._named(order.to):
+            env = self._assign(worker, order.command) if isinstance(order.command, Assign) else {}
+            if worker.line is not None:
+                worker.line.send(Order(order.command, env))
+
+    def ask_stacks(self, workers: Sequence[WorkerId]) -> None:
+        for worker in self._named(workers):
+            if worker.line is not None:
+                worker.line.send(AskStack())
+
+    def inject(self, rank: Rank | None, order: Inject) -> None:
+        """For the worker of this rank, or for all: to do to itself."""
+        for worker in self.present:
+            if worker.line is not None and rank in (None, worker.rank):
+                worker.line.send(order)
+
+    def _named(self, workers: Sequence[WorkerId]) -> list[LocalWorker]:
+        return [self.workers[worker] for worker in workers if worker in self.workers]
+
+    def _assign(self, worker: LocalWorker, command: Assign) -> dict[str, str]:
+        if worker.rank != command.rank:
+            worker.rank, worker.device = command.rank, command.device
+            try:
+                worker.log.assign(command.rank)
+            except OSError as error:
+                log.warning("the log of worker %s keeps its name: %s", worker.id, error)
+        return self._rank_env(command.rank, command.device)
+
+    def _rank_env(self, rank: Rank, device: str) -> dict[str, str]:
+        local_rank = self._devices.index(device) if device in self._devices else 0
+        return environment.of_rank(self._welcome, rank, local_rank)
+
+    # ── from start to end ────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, order: Start) -> LocalWorker:
+        board = BoardReader.create(self._directory, order.worker)
+        try:
+            output = WorkerLog(order.worker, self._logs, self._show, order.rank)
+        except OSError:
+            self._free(board)
+            raise
+        worker = self.workers[order.worker] = LocalWorker(order.worker, board, output, order.rank, order.device)
+        return worker
+
+    async def _launch(self, worker: LocalWorker) -> None:
+        try:
+            with worker.log.output() as output:
+                await self._device_is_free(worker)
+                process = worker.process = await self._nursery.spawn(
+                    worker.id,
+                    self._welcome.argv,
+                    env=self._env(worker),
+                    cwd=Path(self._welcome.cwd),
+                    output=output,
+                )
+        except SpawnError as error:
+            self._forget(worker)
+            self._not_started(worker.id, error)
+        except asyncio.CancelledError:
+            self._forget(worker)
+            raise
+        else:
+            process.on_exit(partial(self._on_exit, worker))
+            if worker.doomed:
+                process.kill()
+
+    async def _device_is_free(self, worker: LocalWorker) -> None:
+        """Its former user is dead before it is given to another, whoever ordered what in between."""
+        for other in list(self.workers.values()):
+            if other is not worker and other.doomed and other.device and other.device == worker.device:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(other.gone.wait(), self._welcome.fence_s)
+
+    def _env(self, worker: LocalWorker) -> dict[str, str]:
+        env = environment.of_worker(
+            self._welcome,
+            node=self._node,
+            worker=worker.id,
+            board=worker.board.path,
+            socket=self._socket,
+            token=self._token,
+        )
+        return env if worker.rank is None else env | self._rank_env(worker.rank, worker.device)
+
+    def _not_started(self, worker: WorkerId, error: Exception) -> None:
+        self._tell(Notice(Exited(worker, 1, f"could not be started: {error}", place="its start")))
+
+    def _fence_failed(self, worker: LocalWorker) -> None:
+        worker.deadline = None
+        self._tell(Notice(FenceFailed(worker.id)))
+
+    def _on_exit(self, worker: LocalWorker, status: ExitStatus) -> None:
+        self._cancel_deadline(worker)
+        self._begin(self._bury(worker, status))
+
+    async def _bury(self, worker: LocalWorker, status: ExitStatus) -> None:
+        try:
+            await self._switchboard.drain(worker)
+            worker.log.finish()
+            if not worker.abandoned:
+                self._tell(Notice(worker.exited(status)))
+        finally:
+            self._forget(worker)
+
+    def _forget(self, worker: LocalWorker) -> None:
+        self._cancel_deadline(worker)
+        del self.workers[worker.id]
+        worker.log.finish()
+        self._free(worker.board)
+        worker.gone.set()
+
+    def _free(self, board: BoardReader) -> None:
+        board.close()
+        self._directory.remove(board.path.name)
+
+    def _cancel_deadline(self, worker: LocalWorker) -> None:
+        if worker.deadline is not None:
+            worker.deadline.cancel()
+            worker.deadline = None
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = self._supervise(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

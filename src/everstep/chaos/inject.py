@@ -1,0 +1,168 @@
+"""Strikes faults in a worker: exactly at the phase they name, or some time after they were ordered.
+
+The main thread strikes what has a place, and what only it can do (raise, hang, slow). The control thread strikes the
+rest, so that also a script that never comes to a phase can be killed. A fault of the job is written down in the run
+directory before it strikes: a replacement must not die at the same place again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.chaos.spec import Action, Fault, When
+from everstep.types import NodeId, Rank, Step, WorkerPhase
+
+EXIT_CODE = 3
+SLOW_S = 1.0
+"""How long ``slow`` sleeps if neither ``for`` nor ``delay`` says it."""
+
+_MAIN_THREAD_ONLY = (Action.RAISE, Action.HANG, Action.SLOW)
+
+
+class InjectedFault(RuntimeError):
+    """What ``raise`` raises: to the job it is an error of the user's code."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    fault: Fault
+    due_s: float
+    """By the monotonic clock; a fault without a place does not strike before."""
+    record: Path | None
+    """Followed by a count, the name of the file that stands for one strike; None: only this process counts."""
+    count: int = 0
+
+    @property
+    def by_main_thread(self) -> bool:
+        return self.fault.exact or self.fault.action in _MAIN_THREAD_ONLY
+
+    def matches(self, phase: WorkerPhase, when: When, step: Step) -> bool:
+        fault = self.fault
+        if when is not (fault.when or When.MID):
+            return False
+        if not fault.exact:
+            return time.monotonic() >= self.due_s
+        # A step without a phase means its work, not the pause before it.
+        here = phase is fault.phase if fault.phase is not None else phase is not WorkerPhase.IDLE
+        return here and fault.step in (None, step)
+
+    def claim(self) -> bool:
+        """Take one of the strikes that are left in the job."""
+        while self.count < self.fault.times:
+            self.count += 1
+            if self.record is None or _create(Path(f"{self.record}-{self.count}")):
+                return True
+        return False
+
+
+class Injector:
+    """The faults that concern this worker. Without any there is no injector."""
+
+    def __init__(self, rank: Rank, node: NodeId = NodeId("")) -> None:  # noqa: B008  (a string)
+        self._rank = rank
+        self._node = node
+        self._armed: tuple[_Armed, ...] = ()
+        self._at: tuple[WorkerPhase, Step] | None = None
+
+    def arm(self, fault: Fault, record: Path | None = None) -> None:
+        """From any thread."""
+        if fault.in_worker and fault.concerns(self._rank, self._node):
+            self._armed = (*self._armed, _Armed(fault, time.monotonic() + fault.delay_s, record))
+
+    @classmethod
+    def of_job(cls, faults: Sequence[Fault], rank: Rank, node: NodeId, run_dir: Path | None) -> Injector | None:
+        """None if none of them can strike here, so that a step pays nothing for them."""
+        injector = cls(rank, node)
+        folder = run_dir / "chaos" if run_dir is not None else None
+        for index, fault in enumerate(faults):
+            injector.arm(fault, folder / str(index) if folder is not None else None)
+        if not injector._armed:
+            return None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return injector
+
+    # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self, phase: WorkerPhase, step: Step) -> None:
+        """The work of a phase is done, and the one given now is not stamped yet."""
+        if self._at is not None:
+            self._reach(*self._at, When.AFTER)
+        self._reach(phase, step, When.BEFORE)
+
+    def enter(self, phase: WorkerPhase, step: Step) -> None:
+        """This phase was stamped just now."""
+        self._at = (phase, step)
+        self._reach(phase, step, When.MID)
+
+    def _reach(self, phase: WorkerPhase, step: Step, when: When) -> None:
+        for armed in self._armed:
+            if armed.by_main_thread and armed.matches(phase, when, step) and armed.claim():
+                if armed.fault.exact:
+                    time.sleep(armed.fault.delay_s)  # still inside the phase
+                strike(armed.fault)
+
+    # ── the control thread ───────────────────────────────────────────────────────────────────────────────
+
+    def tick(self) -> None:
+        """Between two heartbeats: strike what is due."""
+        for armed in self._armed:
+            if not armed.by_main_thread and time.monotonic() >= armed.due_s and armed.claim():
+                strike(armed.fault)
+
+
+def strike(fault: Fault) -> None:
+    """Do it to this process."""
+    _STRIKES[fault.action](fault)
+
+
+def _create(path: Path) -> bool:
+    """Only one process can."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _raise(fault: Fault) -> None:
+    raise InjectedFault(f"injected by chaos: {fault}")
+
+
+def _hang(fault: Fault) -> None:
+    """In C, without the GIL, as in a collective that never ends: other threads live on."""
+    select.poll().poll(_milliseconds(fault))
+
+
+def _hold_gil(fault: Fault) -> None:
+    """In C, with the GIL, as in a library that forgot to release it: the process lives and no thread of it moves."""
+    wait_ms = _milliseconds(fault)
+    ctypes.PyDLL(None).poll(None, 0, -1 if wait_ms is None else wait_ms)
+
+
+def _sleep(fault: Fault) -> None:
+    given_s = fault.for_s if fault.for_s is not None else fault.delay_s
+    time.sleep(given_s or SLOW_S)
+
+
+def _milliseconds(fault: Fault) -> int | None:
+    return None if fault.for_s is None else round(fault.for_s * 1000)
+
+
+_STRIKES: dict[Action, Callable[[Fault], object]] = {
+    Action.KILL: lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    Action.STOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    Action.SEGV: lambda _: ctypes.string_at(0),
+    Action.EXIT: lambda _: os._exit(EXIT_CODE),
+    Action.RAISE: _raise,
+    Action.HANG: _hang,
+    Action.GIL: _hold_gil,
+    Action.SLOW: _sleep,
+}

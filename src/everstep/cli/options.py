@@ -1,0 +1,203 @@
+"""Options that several commands share, and what their values look like."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from everstep.chaos import spec
+from everstep.controller.job import Job
+from everstep.core.config import JobConfig
+from everstep.errors import ConfigError
+from everstep.launch.prepare import (
+    OURS,
+    Program,
+    check_importable,
+    find_program,
+    job_name,
+    worker_environment,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """The values of `job_options`, under the names of their options."""
+
+    program: tuple[str, ...]
+    as_module: bool
+    standby: int
+    run_dir: Path | None
+    max_failures: int
+    max_failures_per_step: int
+    env: tuple[tuple[str, str], ...]
+    preload: tuple[str, ...]
+    no_zygote: bool
+    chaos: tuple[str, ...]
+    lease_s: float
+    fence_s: float
+
+    def check(self, cwd: Path) -> Program:
+        """What can be told without a process."""
+        if self.no_zygote and self.preload:
+            raise ConfigError("--preload and --no-zygote: a plain interpreter preloads nothing; leave one of them out")
+        for name in self.preload:
+            check_importable(name, cwd)
+        return find_program(self.program, self.as_module, cwd)
+
+    def job(self, program: Program, cwd: Path, config: JobConfig, local_world_size: int, bind: tuple[str, int]) -> Job:
+        return Job(
+            name=job_name(program.stem),
+            argv=program.argv,
+            cwd=str(cwd),
+            env=worker_environment(os.environ, dict(self.env)),
+            config=config,
+            local_world_size=local_world_size,
+            host=bind[0],
+            port=bind[1],
+            preload=tuple(dict.fromkeys((*_default(Job, "preload"), *self.preload))),
+            zygote=not self.no_zygote,
+            lease_s=self.lease_s,
+            fence_s=self.fence_s,
+            chaos=self.chaos,
+        )
+
+    def config(self, ranks: int, nodes: int) -> JobConfig:
+        return JobConfig(
+            ranks=ranks,
+            standbys=self.standby,
+            nodes=nodes,
+            max_failures=self.max_failures,
+            max_failures_per_step=self.max_failures_per_step,
+        )
+
+
+class Seconds(click.ParamType[float]):
+    """A duration that ends."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"{value!r} is no duration: give seconds, more than 0", param, ctx)
+        return seconds
+
+
+class Variable(click.ParamType[tuple[str, str]]):
+    """``NAME=VALUE`` for the environment of the workers."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not equals or not name or "\0" in text:
+            self.fail(f"{value!r}: write it as NAME=VALUE", param, ctx)
+        if name in OURS or name.startswith("EVERSTEP_"):
+            self.fail(f"{name} is set by everstep for each rank: leave it out", param, ctx)
+        return name, text
+
+
+class Fault(click.ParamType[str]):
+    """A fault to inject, as `everstep.chaos.spec` reads it."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            spec.parse(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class Modules(click.ParamType[tuple[str, ...]]):
+    """Names, separated by commas."""
+
+    name = "mod,mod"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(name.strip() for name in str(value).split(","))
+        if not all(names):
+            self.fail(f"{value!r}: separate names of modules by single commas", param, ctx)
+        return names
+
+
+def _default(cls: type[Any], name: str) -> Any:
+    """Of a field, so that it is written in one place."""
+    return next(field.default for field in fields(cls) if field.name == name)
+
+
+_JOB = (
+    click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|MODULE [ARGS]..."),
+    click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does."),
+    click.option(
+        "--standby",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        help="Workers that have imported everything and wait to replace one that fails.",
+    ),
+    click.option(
+        "--run-dir",
+        type=click.Path(path_type=Path),
+        help="Where journal, logs and results go. Default: runs/<time>-<name>",
+    ),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=0),
+        default=_default(JobConfig, "max_failures"),
+        show_default=True,
+        help="Give up after so many failures in the whole job.",
+    ),
+    click.option(
+        "--max-failures-per-step",
+        type=click.IntRange(min=0),
+        default=_default(JobConfig, "max_failures_per_step"),
+        show_default=True,
+        help="Give up after so many recoveries in a row that lead to no completed step.",
+    ),
+    click.option("--env", type=Variable(), multiple=True, help="A variable for the workers; repeatable."),
+    click.option(
+        "--preload", type=Modules(), default=(), help="Modules that a new worker has imported already, besides torch."
+    ),
+    click.option("--no-zygote", is_flag=True, help="Start plain interpreters, for scripts that cannot be forked."),
+    click.option("--chaos", type=Fault(), multiple=True, help='A fault, e.g. "kill rank=2 step=7"; repeatable.'),
+    click.option(
+        "--lease",
+        "lease_s",
+        type=Seconds(),
+        default=_default(Job, "lease_s"),
+        show_default=True,
+        help="Seconds after which an agent without its controller stops its workers.",
+    ),
+    click.option(
+        "--fence",
+        "fence_s",
+        type=Seconds(),
+        default=_default(Job, "fence_s"),
+        show_default=True,
+        help="Seconds for a killed worker to go; after them its device is not used again.",
+    ),
+)
+
+
+def job_options(command: F) -> F:
+    """What `run` and `controller` have in common."""
+    for decorate in reversed(_JOB):
+        command = decorate(command)
+    return command

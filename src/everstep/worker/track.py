@@ -1,0 +1,103 @@
+"""Where the main thread is: stamped on the board for the agent to read, and shown to the faults that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from everstep.agent.board import NO_LIMIT_S
+from everstep.chaos.inject import Injector
+from everstep.types import Step, WorkerPhase
+
+
+class Board(Protocol):
+    """What of a `BoardWriter` the main thread needs."""
+
+    def stamp(
+        self,
+        phase: WorkerPhase,
+        *,
+        step: int | None = None,
+        version: int | None = None,
+        generation: int | None = None,
+        attempt: int | None = None,
+    ) -> None: ...
+
+    def waiting(self, inside: bool) -> None: ...
+
+    def long(self, limit_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoBoard:
+    """Nobody looks: no agent has started this process."""
+
+    def stamp(
+        self,
+        phase: WorkerPhase,
+        *,
+        step: int | None = None,
+        version: int | None = None,
+        generation: int | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        pass
+
+    def waiting(self, inside: bool) -> None:
+        pass
+
+    def long(self, limit_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Track:
+    """Written by the main thread, but for the injector, which the control thread may set."""
+
+    board: Board
+    injector: Injector | None = None
+    version: Step = Step(0)
+    """Number of completed steps; also the step that runs or is next."""
+    activity: str = ""
+    """The long phase that was declared, for those who wonder."""
+
+    def enter(self, phase: WorkerPhase, version: Step, attempt: int = 0) -> None:
+        """From here the main thread is in this phase. ``version`` is also the step: the one that runs or is next."""
+        injector = self.injector
+        if injector is not None:
+            injector.leave(phase, version)
+        self.board.stamp(phase, step=version, version=version, attempt=attempt)
+        self.version = version
+        if injector is not None:
+            injector.enter(phase, version)
+
+    @contextmanager
+    def long(self, name: str, limit_s: float) -> Iterator[None]:
+        """What is inside may stand still for so long."""
+        self.activity = f"{name} (for at most {limit_s:g} s)"
+        self.board.long(limit_s)
+        try:
+            yield
+        finally:
+            self.board.long(NO_LIMIT_S)
+            self.activity = ""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What is inside waits for other ranks."""
+        self.board.waiting(True)
+        try:
+            yield
+        finally:
+            self.board.waiting(False)
+
+    def forget(self) -> None:
+        """In a process that the script has forked: the board is its parent's."""
+        self.board.close()
+        self.board, self.injector = NoBoard(), None

@@ -1,0 +1,363 @@
+"""The explorer bites: each of these broken cores differs from the real one in one thing, and is caught with a trace.
+
+A mutant that survives is a hole in the properties (`everstep.sim.checks`) or in the world (`everstep.sim.rules`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.core import planner
+from everstep.core.effects import Action, Command, Release, Resume, Stop
+from everstep.core.events import Ended, Event, JobPhase, NodeJoined, Position, Restarted, Stopped
+from everstep.core.machine import TABLE, Machine
+from everstep.core.membership import Membership
+from everstep.core.planner import Decision, decide
+from everstep.core.worker import Move, Out, WorkerMachine
+from everstep.sim.explore import Violation, explore
+from everstep.sim.world import Kind, Scope
+from everstep.types import Mesh, Rank, Step, WorkerId, WorkerPhase
+
+Patch = pytest.MonkeyPatch
+
+
+def two(*kinds: Kind, failures: int = 1, **more: Any) -> Scope:
+    """Two replicas, no standby, one step: enough for most mistakes."""
+    return Scope(ranks=2, standbys=0, failures=failures, steps=more.pop("steps", 1), kinds=kinds, **more)
+
+
+def caught(scope: Scope) -> Violation:
+    found = explore(scope, max_states=400_000).violation
+    assert found is not None, "this mutant survives: the properties have a hole"
+    assert found.trace
+    return found
+
+
+# ── the decision ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_minimum_instead_of_maximum(monkeypatch: Patch) -> None:
+    def mutant(positions: Mapping[WorkerId, Position]) -> Decision:
+        target = Step(min(at.version for at in positions.values()))
+        return Decision(target, dict.fromkeys(positions, Action.REDO), (), "as far as the last one is")
+
+    monkeypatch.setattr(planner, "decide", mutant)
+    assert "the job goes on with step 0, but version 1 is alive" in caught(two(Kind.CRASH)).message
+
+
+def test_ready_treated_as_committed(monkeypatch: Patch) -> None:
+    passed = (WorkerPhase.READY, WorkerPhase.COMMITTED)
+    monkeypatch.setattr(planner, "_reaches", lambda at: at.version + (at.phase in passed))
+    assert "the job goes on with step 1, but version 0 is alive" in caught(two(Kind.CRASH)).message
+
+
+def test_committed_treated_as_redo(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(planner, "_reaches", lambda at: at.version)
+    assert "the job goes on with step 0, but version 1 is alive" in caught(two(Kind.CRASH)).message
+
+
+def test_ready_is_told_to_redo_a_committed_step(monkeypatch: Patch) -> None:
+    def mutant(positions: Mapping[WorkerId, Position]) -> Decision:
+        right = decide(positions)
+        ready = {worker for worker, at in positions.items() if at.phase is WorkerPhase.READY}
+        return replace(right, actions={**right.actions, **dict.fromkeys(ready, Action.REDO)})
+
+    monkeypatch.setattr(planner, "decide", mutant)
+    assert "although nothing is wrong with it" in caught(two(Kind.BREAK)).message
+
+
+def test_an_answer_of_the_dead_counts() -> None:
+    class Mutant(Machine):
+        def _lose(self, worker: WorkerId, *, gone: bool, usable: bool = True) -> None:
+            answers = dict(self.answers)
+            super()._lose(worker, gone=gone, usable=usable)
+            self.answers = answers
+
+    scope = Scope(ranks=3, standbys=0, failures=2, steps=1, kinds=(Kind.CRASH,), machine=Mutant)
+    assert "the controller still counts on it" in caught(scope).message
+
+
+def test_rollback_though_a_holder_lives() -> None:
+    class Mutant(Machine):
+        def _decide(self) -> None:
+            self._fall_back([0])
+
+    found = caught(two(Kind.CRASH, checkpoint=True, machine=Mutant))
+    assert "rolls back although every shard has a live holder" in found.message
+
+
+def test_a_lost_shard_is_not_missed(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(planner, "missing_shards", lambda members, holders: [])
+    assert caught(two(Kind.CRASH, mesh=Mesh(1, 2)))
+
+
+# ── fence and generations ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_fence() -> None:
+    class Mutant(Machine):
+        def _fence_pending(self) -> bool:
+            return False
+
+    assert "the job is decided before workers" in caught(two(Kind.SUSPECT, machine=Mutant)).message
+
+
+def test_the_controller_accepts_an_old_generation() -> None:
+    class Mutant(Machine):
+        def _stale(self, event: Event) -> bool:
+            current = replace(event, generation=self.generation) if hasattr(event, "generation") else event
+            return super()._stale(current)
+
+    assert "generation=1" in caught(two(Kind.BREAK, machine=Mutant)).trace[-1]
+
+
+def test_the_controller_accepts_what_the_judged_say() -> None:
+    class Mutant(Machine):
+        def _stale(self, event: Event) -> bool:
+            return getattr(event, "worker", None) not in self.fencing and super()._stale(event)
+
+    assert caught(two(Kind.SUSPECT, machine=Mutant))
+
+
+def test_a_worker_accepts_an_old_generation() -> None:
+    class Mutant(WorkerMachine):
+        def command(self, command: Command) -> list[Out]:
+            if isinstance(command, Resume) and command.generation < self.stop:
+                self.out = []
+                self._on_resume(command)
+                return self.out
+            return super().command(command)
+
+    assert "I5" in caught(two(Kind.CRASH, Kind.ECHO, failures=2, worker=Mutant)).message
+
+
+def test_an_innocent_worker_is_killed() -> None:
+    class Mutant(Machine):
+        def _recover(self) -> None:
+            super()._recover()
+            for worker in sorted(self.awaiting):
+                self._lose(worker, gone=False)
+
+    assert "although nothing is wrong with it" in caught(two(Kind.CRASH, machine=Mutant)).message
+
+
+# ── the worker: Stop, barrier, update (I1 … I5) ──────────────────────────────────────────────────────────
+
+
+def test_the_stop_is_answered_before_the_main_thread_is_parked() -> None:
+    class Mutant(WorkerMachine):
+        def _on_stop(self, command: Stop) -> None:
+            super()._on_stop(command)
+            if self.answer is None:
+                self._report(self._stopped())
+
+    assert "I5" in caught(two(Kind.CRASH, worker=Mutant)).message
+
+
+def test_the_barrier_returns_after_a_stop_was_answered() -> None:
+    class Mutant(WorkerMachine):
+        def _on_stop(self, command: Stop) -> None:
+            super()._on_stop(command)
+            if self.phase is WorkerPhase.READY and self.answer is None:
+                self._report(self._stopped())
+
+        def move(self, move: Move) -> list[Out]:
+            if move is Move.PASS and isinstance(self.answer, Stopped):
+                self.out, self.phase = [], WorkerPhase.COMMITTED
+                return self.out
+            return super().move(move)
+
+    assert "I5" in caught(two(Kind.CRASH, worker=Mutant)).message
+
+
+def test_the_barrier_returns_although_a_stop_is_pending() -> None:
+    class Mutant(WorkerMachine):
+        def move(self, move: Move) -> list[Out]:
+            if move is Move.PASS:
+                self.out, self.phase = [], WorkerPhase.COMMITTED
+                return self.out
+            return super().move(move)
+
+    assert caught(two(Kind.CRASH, worker=Mutant))
+
+
+def test_updated_is_stamped_before_the_end_of_the_block() -> None:
+    class Mutant(WorkerMachine):
+        def move(self, move: Move) -> list[Out]:
+            out = super().move(move)
+            if move is Move.PASS and self.phase is WorkerPhase.COMMITTED:
+                self.version, self.phase = Step(self.version + 1), WorkerPhase.IDLE
+            return out
+
+    assert caught(two(Kind.CRASH, worker=Mutant))
+
+
+def test_a_failed_collective_is_swallowed() -> None:
+    class Mutant(WorkerMachine):
+        @property
+        def must_park(self) -> bool:
+            return self.stopping
+
+    assert "READY(0) without complete gradients" in caught(two(Kind.CRASH, worker=Mutant)).message
+
+
+def test_the_barrier_is_left_before_all_are_in_it() -> None:
+    class Mutant(WorkerMachine):
+        def move(self, move: Move) -> list[Out]:
+            out = super().move(move)
+            if move is Move.READY and self.phase is WorkerPhase.READY:
+                self.phase = WorkerPhase.COMMITTED
+            return out
+
+    assert "I1" in caught(two(Kind.CRASH, worker=Mutant)).message
+
+
+def test_a_redo_keeps_the_old_step() -> None:
+    class Mutant(WorkerMachine):
+        def _on_settle(self, command: Any) -> None:
+            self.order, self.phase = command, WorkerPhase.IDLE
+            self._park_settled()
+
+    assert "takes gradients into generation" in caught(two(Kind.CRASH, worker=Mutant)).message
+
+
+# ── the recovery ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_reset_before_all_have_settled() -> None:
+    class Mutant(Machine):
+        def _advance(self) -> None:
+            if self.phase is JobPhase.SETTLING:
+                self.awaiting.clear()
+            super()._advance()
+
+    assert caught(two(Kind.BREAK, machine=Mutant))
+
+
+def test_a_donor_that_holds_nothing(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(planner, "donors", lambda members, hollow: {worker: worker for worker in hollow})
+    assert caught(two(Kind.CRASH))
+
+
+def test_a_donor_of_another_shard(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(planner, "missing_shards", lambda members, holders: [] if holders else [0, 1])
+    monkeypatch.setattr(Membership, "shard_of", lambda self, rank: 0)
+    assert "another shard" in caught(two(Kind.CRASH, mesh=Mesh(1, 2))).message
+
+
+def test_resume_without_restoring() -> None:
+    class Mutant(Machine):
+        def _restore(self) -> None:
+            self._resume()
+
+    assert caught(two(Kind.CRASH, machine=Mutant))
+
+
+def test_a_newcomer_that_died_in_restoration_is_forgotten() -> None:
+    class Mutant(Machine):
+        def _fail(self, workers: list[WorkerId], *args: Any, **kwargs: Any) -> None:
+            super()._fail([] if self.phase is JobPhase.RESTORING else workers, *args, **kwargs)
+
+    assert "nothing can happen any more" in caught(two(Kind.CRASH, failures=2, machine=Mutant)).message
+
+
+def test_a_survivor_that_failed_in_a_recovery_is_not_replaced() -> None:
+    class Mutant(Machine):
+        def _recover(self) -> None:
+            if self.phase in (JobPhase.RUNNING, JobPhase.RESUMING):
+                super()._recover()
+            else:
+                self._advance()
+
+    assert caught(two(Kind.CRASH, failures=2, machine=Mutant))
+
+
+def test_two_workers_resume_with_different_tables() -> None:
+    class Mutant(WorkerMachine):
+        def _on_reset(self, command: Any) -> None:
+            super()._on_reset(command)
+            if self.rank == Rank(1):
+                self.table = tuple(reversed(self.table))
+
+    assert "resumes with table" in caught(two(Kind.BREAK, worker=Mutant)).message
+
+
+def test_only_a_failure_that_somebody_reports_is_seen() -> None:
+    class Mutant(Machine):
+        def arm(self, phase: JobPhase, delay_s: float) -> None:
+            """No timer: a collective that fails though nobody died is never explained."""
+
+    assert "nothing can happen any more" in caught(two(Kind.BREAK, machine=Mutant)).message
+
+
+# ── the controller comes back ────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_grace_timer_is_lost_with_the_controller() -> None:
+    class Mutant(Machine):
+        def arm(self, phase: JobPhase, delay_s: float) -> None:
+            if not isinstance(self.recent[-1] if self.recent else None, Restarted):
+                super().arm(phase, delay_s)
+
+    assert "nothing can happen any more" in caught(two(Kind.BREAK, Kind.RESTART, failures=2, machine=Mutant)).message
+
+
+def test_commands_are_not_sent_again() -> None:
+    class Mutant(Machine):
+        def _outstanding(self, worker: WorkerId) -> Command | None:
+            return None if isinstance(self.recent[-1], NodeJoined) else super()._outstanding(worker)
+
+    assert "nothing can happen any more" in caught(two(Kind.RESTART, machine=Mutant)).message
+
+
+def test_exits_while_the_controller_was_away_are_not_looked_for() -> None:
+    class Mutant(Machine):
+        def _fail(self, workers: list[WorkerId], *args: Any, **kwargs: Any) -> None:
+            super()._fail([] if isinstance(self.recent[-1], NodeJoined) else workers, *args, **kwargs)
+
+    found = caught(two(Kind.CRASH, Kind.RESTART, failures=2, machine=Mutant))
+    assert "nothing can happen any more" in found.message
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mutate_row(monkeypatch: Patch, event: type[Event], phases: tuple[JobPhase, ...], action: Callable[..., None]) -> None:
+    for phase in phases:
+        monkeypatch.setitem(TABLE, (event, phase), TABLE[event, phase]._replace(action=action))
+
+
+def test_released_before_all_have_ended(monkeypatch: Patch) -> None:
+    def mutant(self: Machine, event: Ended) -> None:
+        self.phase = JobPhase.ENDING
+        self.send(self.members.seated(), Release(self.generation))
+
+    mutate_row(monkeypatch, Ended, (JobPhase.RUNNING, JobPhase.RESUMING), mutant)
+    assert caught(two(Kind.CRASH))
+
+
+def test_the_job_ends_a_step_early() -> None:
+    class Mutant(Machine):
+        def _resume(self) -> None:
+            self.over = self.generation > 1
+            super()._resume()
+
+    assert "leaves the job with version" in caught(two(Kind.BREAK, machine=Mutant)).message
+
+
+def test_the_job_fails_though_it_could_be_healed() -> None:
+    class Mutant(Machine):
+        def _decide(self) -> None:
+            self._end(1, "no way")
+
+    assert "the job fails although it could be healed" in caught(two(Kind.CRASH, machine=Mutant)).message
+
+
+def test_the_job_fails_without_a_reason() -> None:
+    class Mutant(Machine):
+        def _decide(self) -> None:
+            self._end(1, "")
+
+    assert "without a reason" in caught(two(Kind.CRASH, machine=Mutant)).message
