@@ -52,6 +52,18 @@ def record(agent: StandIn) -> list[str]:
     return sorted(path.name for path in (agent.folder / "chaos").iterdir())
 
 
+def stands_still(worker: Worker, looks: int) -> bool:
+    """Whether the heart beats in none of so many looks, which `until` spaces by milliseconds."""
+    beats = worker.board.heartbeat
+    seen = iter(range(looks))
+
+    def beats_again_or_seen() -> bool:
+        return worker.board.heartbeat != beats or next(seen, None) is None
+
+    until(beats_again_or_seen)
+    return worker.board.heartbeat == beats
+
+
 @pytest.mark.parametrize("action", DEATHS)
 @pytest.mark.parametrize(
     ("when", "phase", "last"), [("before", FORWARD, "2f"), ("mid", BACKWARD, "2f"), ("after", BACKWARD, "2ba")]
@@ -79,6 +91,10 @@ def test_every_phase_can_be_struck(agent: StandIn, where: str, phase: WorkerPhas
     assert struck(agent.run(LOOP, chaos=(f"kill step=2 {where}",))) == (phase, step, last)
 
 
+def test_a_step_behind_the_last_is_never_struck(agent: StandIn) -> None:
+    assert agent.run(LOOP, chaos=("kill step=4",)).end()[0] == 0
+
+
 def test_the_last_step_can_be_struck_after_it_counts(agent: StandIn) -> None:
     assert struck(agent.run(LOOP, chaos=("kill step=4 phase=idle",))) == (IDLE, 4, "3op")
 
@@ -104,11 +120,9 @@ def test_a_stopped_process_stands_in_its_phase(agent: StandIn, when: str) -> Non
 @pytest.mark.parametrize(("when", "phase"), [("before", FORWARD), ("mid", BACKWARD), ("after", BACKWARD)])
 def test_a_hang_stops_the_main_thread_only(agent: StandIn, when: str, phase: WorkerPhase) -> None:
     worker = agent.run(LOOP, chaos=(f"hang step=2 phase=backward when={when}",))
-    until(lambda: record_exists(agent))
+    agent.sees(worker, "in _hang")
     beats, moves = worker.board.heartbeat, worker.board.moves
     until(lambda: worker.board.heartbeat >= beats + 3)
-    agent.send(worker, AskStack())
-    assert "in _hang" in worker.hears(Stack).text
     assert (worker.board.phase, worker.board.step, worker.board.moves) == (phase, 2, moves)
 
 
@@ -163,8 +177,8 @@ def test_without_a_run_directory_a_process_counts_alone() -> None:
     injector = Injector.of_job([parse("slow for=0.001 step=0 times=1")], Rank(0), NodeId(""), None)
     assert injector is not None
     for _ in range(2):
-        injector.leave(WorkerPhase.FORWARD, Step(0))
-        injector.enter(WorkerPhase.FORWARD, Step(0))
+        injector.before(WorkerPhase.FORWARD, Step(0))
+        injector.inside(WorkerPhase.FORWARD, Step(0))
     assert [armed.count for armed in injector._armed] == [1]
 
 
@@ -208,19 +222,3 @@ def test_what_is_no_fault_or_for_another_changes_nothing(agent: StandIn) -> None
     until(lambda: worker.board.heartbeat >= beats + 2)
     worker.process.kill()
     assert worker.end()[2].startswith("everstep: chaos: action='explode' cannot be")
-
-
-def record_exists(agent: StandIn) -> bool:
-    return (agent.folder / "chaos" / "0-1").exists()
-
-
-def stands_still(worker: Worker, looks: int) -> bool:
-    """Whether the heart beats in none of so many looks, which `until` spaces by milliseconds."""
-    beats = worker.board.heartbeat
-    seen = iter(range(looks))
-
-    def beats_again_or_seen() -> bool:
-        return worker.board.heartbeat != beats or next(seen, None) is None
-
-    until(beats_again_or_seen)
-    return worker.board.heartbeat == beats

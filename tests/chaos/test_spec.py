@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ FAULTS = st.one_of(
         optional=PLACES | {"for_s": SECONDS},
     ),
     st.fixed_dictionaries({"action": st.sampled_from([Action.AGENT_KILL, *IN_WORKER])}, optional=PLACES),
-).map(lambda values: Fault(**values))
+).map(lambda values: Fault(**cast("dict[str, Any]", values)))
 
 
 @given(FAULTS)

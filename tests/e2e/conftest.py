@@ -42,7 +42,12 @@ class Run:
         command = [sys.executable, "-m", "everstep.cli", "run", "--run-dir", str(self.dir), "--preload", "json", *args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                command, cwd=root, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def wait(self) -> int:
@@ -93,13 +98,14 @@ class Run:
                 continue
         return found
 
-    def leaves_nothing(self, shm_before: set[str]) -> None:
+    def leaves_nothing(self) -> None:
         eventually(lambda: not self.family(), f"no process is left, but {self.family()}")
-        eventually(lambda: not (shm() - shm_before), f"nothing is left in /dev/shm, but {shm() - shm_before}")
+        eventually(lambda: not self.shm(), f"nothing is left in /dev/shm, but {self.shm()}")
 
-
-def shm() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir() if "everstep" in path.name}
+    def shm(self) -> list[str]:
+        """Shared memory is named after the job."""
+        name = json.loads((self.dir / "job.json").read_text())["name"]
+        return [path.name for path in Path("/dev/shm").iterdir() if name in path.name]
 
 
 @pytest.fixture

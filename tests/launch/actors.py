@@ -52,12 +52,14 @@ async def controller(path: Path, mode: str) -> int:
                 over.set_result('{"code": 130, "reason": "interrupted"}')
 
     async def wait_for_file() -> None:
-        while not (path / "finish").exists():
+        while not (path / "finish").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         over.set_result((path / "finish").read_text())
 
     run = RunDir(path)
-    terms = Terms(Codec[Status | Done](Status | Done), Codec[Ask | Inject | Interrupt](Ask | Inject | Interrupt), run.read_token())
+    terms = Terms(
+        Codec[Status | Done](Status | Done), Codec[Ask | Inject | Interrupt](Ask | Inject | Interrupt), run.read_token()
+    )
     async with await serve(("127.0.0.1", 0), terms, answer) as server:
         assert isinstance(server.address, tuple)
         run.publish(Address(*server.address, os.getpid()))
@@ -97,7 +99,7 @@ def launch(path: Path, mode: str, nodes: str) -> int:
     local.controller_command = lambda run: (*this, "controller", str(run.path), mode)
     local.agent_command = lambda address, node, devices, run_dir=None: (*this, "agent", str(path), mode, node)
     job = Job("job", ("train.py",), str(path), {}, JobConfig(ranks=1), 1)
-    return start(job, path, Token.create(), {NodeId(name): ("cpu:0",) for name in nodes.split(",")})
+    return start(job, path, Token.create(), {NodeId(name): "1" for name in nodes.split(",")})
 
 
 if __name__ == "__main__":

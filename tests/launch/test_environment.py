@@ -9,6 +9,7 @@ import pytest
 from everstep.errors import ConfigError
 from everstep.launch.environment import (
     DEFAULT_PORT,
+    agent_devices,
     controller_host,
     cuda_devices,
     first_host,
@@ -42,12 +43,12 @@ def test_cuda_devices_are_counted_without_torch(
 
 
 def test_each_node_without_cuda_has_room_for_all_ranks() -> None:
-    assert node_devices((), 3, 2) == [("cpu:0", "cpu:1", "cpu:2")] * 2
+    assert node_devices((), 3, 2) == ["cpu:0,cpu:1,cpu:2"] * 2
 
 
 def test_a_cuda_device_belongs_to_one_node_and_none_is_left_out() -> None:
     cuda = tuple(f"cuda:{index}" for index in range(5))
-    nodes = node_devices(cuda, 4, 2)
+    nodes = [names.split(",") for names in node_devices(cuda, 4, 2)]
     assert sorted(device for node in nodes for device in node) == sorted(cuda)
     assert [len(node) for node in nodes] == [3, 2]
 
@@ -55,6 +56,25 @@ def test_a_cuda_device_belongs_to_one_node_and_none_is_left_out() -> None:
 def test_more_ranks_than_cuda_devices_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"--nproc 3 .* 2 CUDA devices.*at most 2.*CUDA_VISIBLE_DEVICES="):
         node_devices(("cuda:0", "cuda:1"), 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cuda", "offer"),
+    [
+        ("", (), "8"),
+        ("3", (), "3"),
+        ("", ("cuda:0", "cuda:1"), "cuda:0,cuda:1"),
+        ("1", ("cuda:0", "cuda:1"), "cuda:0"),
+        ("file:/var/lib/devices", ("cuda:0",), "file:/var/lib/devices"),
+    ],
+)
+def test_an_agent_offers_what_is_there_or_what_it_is_told(wanted: str, cuda: tuple[str, ...], offer: str) -> None:
+    assert agent_devices(wanted, cuda, cores=8) == offer
+
+
+def test_an_agent_cannot_offer_more_than_there_is() -> None:
+    with pytest.raises(ConfigError, match="--devices 2 on a machine with 1 CUDA devices"):
+        agent_devices("2", ("cuda:0",), cores=8)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,10 @@ def running(pid: int) -> bool:
         return False
 
 
+def gone(pid: int) -> None:
+    until(lambda: not running(pid))
+
+
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     started: list[Launched] = []
@@ -85,7 +89,7 @@ def launched(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
         one.process.kill()
         one.process.communicate()
         for pid in one.everybody():
-            until(lambda pid=pid: not running(pid))
+            gone(pid)
 
 
 def test_the_exit_code_of_the_controller_is_that_of_the_run(launched: Callable[..., Launched]) -> None:
@@ -182,7 +186,7 @@ def test_the_death_of_the_launcher_ends_controller_and_agents(launched: Callable
     run.working()
     run.process.kill()
     for pid in run.everybody():
-        until(lambda pid=pid: not running(pid))
+        gone(pid)
 
 
 def test_a_kill_is_no_reason_to_give_up_but_failing_young_is() -> None:

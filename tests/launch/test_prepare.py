@@ -66,16 +66,14 @@ def test_a_program_is_found_without_being_imported(
         (["pkg..sub"], True, "'pkg..sub' is not found", "check the name"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
-    tree: Path, words: list[str], as_module: bool, what: str, to_do: str
-) -> None:
+def test_what_cannot_be_run_is_refused(tree: Path, words: list[str], as_module: bool, what: str, to_do: str) -> None:
     with pytest.raises(ConfigError, match=f"{re.escape(what)}.*{to_do}"):
         find_program(words, as_module, tree)
 
 
 def test_what_cannot_be_preloaded_is_refused(tree: Path) -> None:
     check_importable("pkg", tree)
-    with pytest.raises(ConfigError, match="--preload 'nix.x': there is no such module; check the name"):
+    with pytest.raises(ConfigError, match=r"--preload 'nix\.x': there is no such module; check the name"):
         check_importable("nix.x", tree)
 
 

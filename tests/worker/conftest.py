@@ -25,7 +25,7 @@ from everstep.types import Generation, NodeId, Rank, WorkerId
 from everstep.wire.auth import TOKEN_VARIABLE, Token
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
-from everstep.wire.messages import FromWorkerSide, Order, Report, ToWorkerSide, WorkerHello
+from everstep.wire.messages import AskStack, FromWorkerSide, Order, Report, Stack, ToWorkerSide, WorkerHello
 from everstep.wire.server import serve
 from everstep.wire.terms import Terms
 
@@ -119,6 +119,15 @@ class StandIn:
     def send(self, worker: Worker, message: ToWorkerSide) -> None:
         line = until(lambda: worker.line)
         self._loop.call_soon_threadsafe(line.send, message)
+
+    def sees(self, worker: Worker, words: str) -> None:
+        """Returns when these words are in its stacks."""
+
+        def seen() -> bool:
+            self.send(worker, AskStack())
+            return any(isinstance(message, Stack) and words in message.text for message in worker.heard)
+
+        until(seen)
 
     def hang_up(self) -> None:
         """As if it had died."""

@@ -9,10 +9,11 @@ import pytest
 from tests.worker.conftest import ENV, TOKEN, StandIn, run_script, until
 
 from everstep.agent.environment import SOCKET, WORKER
+from everstep.core.events import Registered
 from everstep.errors import ConfigError
 from everstep.types import WorkerPhase
 from everstep.wire.auth import TOKEN_VARIABLE
-from everstep.wire.messages import AskStack, Report, Stack, WorkerHello
+from everstep.wire.messages import Report, WorkerHello
 from everstep.worker.environment import Seat, unprotected
 
 SHOW_JOB = """
@@ -36,8 +37,7 @@ def test_a_standby_waits_in_init_with_a_beating_heart(agent: StandIn) -> None:
     beats = worker.board.heartbeat
     until(lambda: worker.board.heartbeat >= beats + 3)
     assert worker.board.phase is WorkerPhase.STANDBY
-    agent.send(worker, AskStack())
-    assert "in register" in worker.hears(Stack).text
+    agent.sees(worker, "in register")
 
 
 def test_what_comes_with_the_rank_is_in_the_environment(agent: StandIn) -> None:
@@ -48,6 +48,25 @@ def test_what_comes_with_the_rank_is_in_the_environment(agent: StandIn) -> None:
         """)
     agent.assign(worker, rank=1, MASTER_PORT="4711")
     assert worker.end() == (0, "1 4711\n", "")
+
+
+def test_a_rank_that_comes_again_changes_nothing(agent: StandIn) -> None:
+    """As after a restart of the controller."""
+    worker = agent.start("""
+        import os, time, everstep
+        job = everstep.init()
+        print("in", flush=True)
+        while not os.path.exists("go"):
+            time.sleep(0.002)
+        print(os.environ["STORY"], job.rank)
+        """)
+    agent.assign(worker, rank=0, STORY="first")
+    assert worker.process.stdout is not None
+    worker.process.stdout.readline()
+    agent.assign(worker, rank=1, STORY="second")
+    until(lambda: worker.heard.count(Report(Registered(worker.id))) == 2)  # the answer to what is known already
+    (agent.folder / "go").touch()
+    assert worker.end() == (0, "first 0\n", "")
 
 
 def test_a_second_init_gives_the_same_job(agent: StandIn) -> None:

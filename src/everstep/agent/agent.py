@@ -231,7 +231,7 @@ class Agent:
         if isinstance(message, Welcome):
             await self._on_welcome(message)
         elif isinstance(message, Bye):
-            log.info("the controller says good-bye: %s", message.reason)
+            log.debug("the controller says good-bye: %s", message.reason)
             await self._end_crew()
             self._over.set_result(message.code)
         elif self._crew is None or self._faults is None:

@@ -115,8 +115,9 @@ class LocalWorker:
         seen = self.look()
         evidence, place = f"{status} in {seen.place}" if seen else str(status), ""
         if exits.by_itself(status) and not self.doomed:
-            place = self.raised.place if self.raised else exits.place(status, self.log.tail)
-            words = self.raised.traceback if self.raised else exits.last_words(self.log.tail)
+            tail = tuple(self.log.tail)
+            place = self.raised.place if self.raised else exits.place(status, tail)
+            words = self.raised.traceback if self.raised else exits.last_words(tail)
             evidence = f"{evidence}:\n{words}" if words else evidence
         moved = self.judged_at >= 0 and seen is not None and seen.moves != self.judged_at
         return Exited(self.id, exits.code(status), evidence, seen.position if seen else None, place, moved)

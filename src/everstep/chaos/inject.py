@@ -18,6 +18,7 @@ from pathlib import Path
 
 from everstep.chaos.spec import Action, Fault, When
 from everstep.types import NodeId, Rank, Step, WorkerPhase
+from everstep.worker.phases import IN_STEP
 
 EXIT_CODE = 3
 SLOW_S = 1.0
@@ -50,7 +51,7 @@ class _Armed:
         if not fault.exact:
             return time.monotonic() >= self.due_s
         # A step without a phase means its work, not the pause before it.
-        here = phase is fault.phase if fault.phase is not None else phase is not WorkerPhase.IDLE
+        here = phase is fault.phase if fault.phase is not None else phase in IN_STEP.values()
         return here and fault.step in (None, step)
 
     def claim(self) -> bool:
@@ -91,13 +92,13 @@ class Injector:
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def leave(self, phase: WorkerPhase, step: Step) -> None:
-        """The work of a phase is done, and the one given now is not stamped yet."""
+    def before(self, phase: WorkerPhase, step: Step) -> None:
+        """This phase is about to be stamped: the work of the one before is done."""
         if self._at is not None:
             self._reach(*self._at, When.AFTER)
         self._reach(phase, step, When.BEFORE)
 
-    def enter(self, phase: WorkerPhase, step: Step) -> None:
+    def inside(self, phase: WorkerPhase, step: Step) -> None:
         """This phase was stamped just now."""
         self._at = (phase, step)
         self._reach(phase, step, When.MID)

@@ -9,11 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli.chaos import chaos
-from everstep.cli.cluster import agent, controller
-from everstep.cli.replay import replay
-from everstep.cli.run import run
-from everstep.cli.status import status
+from everstep.cli import chaos, cluster, replay, run, status
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -55,7 +51,7 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
-@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("everstep", cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(everstep.__version__, prog_name="everstep")
 def main() -> None:
     """Keep synchronous PyTorch training going through failures.
@@ -65,5 +61,5 @@ def main() -> None:
     """
 
 
-for _command in (run, status, chaos, replay, controller, agent):
+for _command in (run.run, status.status, chaos.chaos, replay.replay, cluster.controller, cluster.agent):
     main.add_command(_command)

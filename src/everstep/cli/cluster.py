@@ -73,20 +73,16 @@ def controller(nproc_total: int, nodes: int | None, bind: str, token_file: Path 
 @click.command(help=_AGENT_HELP)
 @click.option("--controller", "address", envvar="EVERSTEP_CONTROLLER", metavar="HOST:PORT", help="Where it listens.")
 @click.option("--node", help="The name of this node, which no other agent of the job has.")
-@click.option(
-    "--devices", type=click.IntRange(min=1), help="How many to offer. Default: all CUDA devices, else the cores."
-)
+@click.option("--devices", default="", help="N, names a,b,c or a plugin NAME[:ARG]. Default: CUDA devices, else cores.")
 @_TOKEN_FILE
-def agent(address: str | None, node: str | None, devices: int | None, token_file: Path | None) -> None:
+def agent(address: str | None, node: str | None, devices: str, token_file: Path | None) -> None:
     address = address or environment.controller_host(os.environ)
     if address is None:
         raise ConfigError("where is the controller? give --controller HOST:PORT")
     where = environment.parse_address(address, DEFAULT_PORT)
     name = NodeId(node or environment.node_id(os.environ, socket.gethostname()))
-    cuda = environment.cuda_devices()
-    count = devices or len(cuda) or environment.processors()
-    [offered] = environment.node_devices(cuda, count, 1)
-    command = agent_command(where, name, offered[:count])
+    offer = environment.agent_devices(devices, environment.cuda_devices(), environment.processors())
+    command = agent_command(where, name, offer)
     env = dict(os.environ)
     if (token := find_token(token_file)) is not None:
         env[TOKEN_VARIABLE] = token.text

@@ -49,25 +49,28 @@ Exit codes:
     show_default=True,
     help="Agents on this machine, each a node of its own: to try the loss of a node at home.",
 )
+@click.option("--devices", help="What each node offers: N, names a,b,c or a plugin NAME[:ARG]. Default: as --nproc.")
 @job_options
-def run(nproc: int | None, local_nodes: int, **rest: Any) -> int:
+def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -> int:
     options = JobOptions(**rest)
     cwd = Path.cwd()
     program = options.check(cwd)
     cuda = environment.cuda_devices()
+    if devices and not nproc:
+        raise ConfigError(f"--devices {devices} without --nproc: give the number of ranks too")
     ranks = nproc or len(cuda) or environment.processors()
     if local_nodes > ranks:
         raise ConfigError(f"--local-nodes {local_nodes} with {ranks} ranks: give each node a rank, so at most {ranks}")
-    devices = environment.node_devices(cuda, ranks, local_nodes)
+    offers = [devices] * local_nodes if devices else environment.node_devices(cuda, ranks, local_nodes)
     check_shared_memory(ranks + options.standby)
     config = options.config(ranks, local_nodes)
     job = options.job(program, cwd, config, -(-ranks // local_nodes), ("127.0.0.1", 0))
-    nodes = {NodeId(f"local-{index}"): offered for index, offered in enumerate(devices)}
+    nodes = {NodeId(f"local-{index}"): offer for index, offer in enumerate(offers)}
     token = find_token() or Token.create()
     return start(job, run_directory(options.run_dir, program.stem), token, nodes)
 
 
-def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, tuple[str, ...]], note: str = "") -> int:
+def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, str], note: str = "") -> int:
     """Lay out the run and see it through; the exit code."""
     run = RunDir(path)
     try:
@@ -84,7 +87,7 @@ def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, tuple[str, 
     return result.code
 
 
-async def _launch(run: RunDir, token: Token, nodes: Mapping[NodeId, tuple[str, ...]], screen: Screen) -> Result:
+async def _launch(run: RunDir, token: Token, nodes: Mapping[NodeId, str], screen: Screen) -> Result:
     return await Launcher(run, token, nodes, screen).run()
 
 

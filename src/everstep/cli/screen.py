@@ -57,17 +57,25 @@ class PlainScreen:
             self.say(f"generation {snapshot.generation} {snapshot.state} step {snapshot.step}")
 
 
+class _Patient(RichConsole):
+    """A rich console that does not end the process when its pipe is closed."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class LiveScreen:
     """One steady block at the bottom; lines go above it. Drawn when something comes, by no thread of its own."""
 
     def __init__(self, out: TextIO) -> None:
-        self._console = RichConsole(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = _Patient(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._start = time.monotonic()
         self._last: Snapshot | None = None
 
     def __enter__(self) -> LiveScreen:
-        self._live.start()
+        with suppress(OSError):
+            self._live.start()
         return self
 
     def __exit__(

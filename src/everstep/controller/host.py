@@ -31,13 +31,12 @@ from everstep.core.events import (
     Event,
     Exited,
     Interrupted,
-    JobPhase,
     NodeJoined,
     NodeLost,
     Restarted,
     Verdict,
 )
-from everstep.core.machine import EXIT_FAILED, Machine
+from everstep.core.machine import EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.types import NodeId, WorkerId
@@ -196,7 +195,7 @@ class Host:
             self._detector.forget(event.worker)
         elif isinstance(event, Broken):
             self._detector.excuse(event.worker)
-        if self._machine.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.RESUMING):
+        if self._machine.phase in TRAINING or not self._machine.members.coordinates:
             self._detector.resume(self._loop.time())
         else:
             self._detector.pause()

@@ -377,7 +377,7 @@ class Machine(JobState):
 
     def _fence_pending(self) -> bool:
         """Somebody who had a rank, and its device, is not gone yet. A standby has neither."""
-        return any(self.members.workers[worker].rank is not None for worker in self.fencing)
+        return bool(self.members.leaving)
 
     def _hopeless(self) -> bool:
         """Two processes in a row failed at the same place before init(): the next one would too."""

@@ -46,6 +46,8 @@ class Membership:
     coordinates: dict[Rank, Coordinate] = field(default_factory=dict)
     pool: dict[WorkerId, None] = field(default_factory=dict)
     """Workers without a rank, in the order they came."""
+    leaving: dict[WorkerId, None] = field(default_factory=dict)
+    """Workers that had a rank and still use its device."""
     open_nodes: dict[NodeId, None] = field(default_factory=dict)
     """Nodes with a free device."""
     by_node: dict[NodeId, frozenset[WorkerId]] = field(default_factory=dict)
@@ -124,10 +126,12 @@ class Membership:
             self.pool.pop(worker, None)
         elif self.is_seated(record):
             del self.seats[record.rank]
+            self.leaving[worker] = None
 
     def remove(self, worker: WorkerId, *, device_usable: bool) -> None:
         """The process is gone, or given up; its device is free, or lost."""
         record = self.workers.pop(worker)
+        self.leaving.pop(worker, None)
         node = self.nodes.get(record.node)
         if node is None:
             return

@@ -44,20 +44,35 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def node_devices(cuda: tuple[str, ...], nproc: int, nodes: int) -> list[tuple[str, ...]]:
-    """What each of the nodes on this machine offers.
+def node_devices(cuda: tuple[str, ...], nproc: int, nodes: int) -> list[str]:
+    """What each of the nodes on this machine offers, by name.
 
     A processor is no device that wears out: each node has room for all ranks, so that those of a lost node fit
     on another. A CUDA device belongs to one node only; those that no rank needs are spares.
     """
     if not cuda:
-        return [tuple(f"cpu:{slot}" for slot in range(nproc))] * nodes
-    if nproc > len(cuda):
+        return [",".join(f"cpu:{slot}" for slot in range(nproc))] * nodes
+    _check_count("--nproc", nproc, cuda)
+    return [",".join(cuda[node::nodes]) for node in range(nodes)]
+
+
+def agent_devices(wanted: str, cuda: tuple[str, ...], cores: int) -> str:
+    """What an agent offers: so many of what is there, all if no number is given; or what a plugin says."""
+    if wanted and not wanted.isdecimal():
+        return wanted
+    count = int(wanted or len(cuda) or cores)
+    if not cuda:
+        return str(count)
+    _check_count("--devices", count, cuda)
+    return ",".join(cuda[:count])
+
+
+def _check_count(option: str, count: int, cuda: tuple[str, ...]) -> None:
+    if count > len(cuda):
         raise ConfigError(
-            f"--nproc {nproc} on a machine with {len(cuda)} CUDA devices: give at most {len(cuda)}, "
+            f"{option} {count} on a machine with {len(cuda)} CUDA devices: give at most {len(cuda)}, "
             "or set CUDA_VISIBLE_DEVICES= to train on processors"
         )
-    return [cuda[node::nodes] for node in range(nodes)]
 
 
 def node_id(environ: Mapping[str, str], hostname: str) -> NodeId:

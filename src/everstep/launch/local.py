@@ -72,19 +72,17 @@ def controller_command(run: RunDir) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", "everstep.controller", str(run.path))
 
 
-def agent_command(
-    address: tuple[str, int], node: NodeId, devices: tuple[str, ...], run_dir: str | None = None
-) -> tuple[str, ...]:
+def agent_command(address: tuple[str, int], node: NodeId, devices: str, run_dir: str | None = None) -> tuple[str, ...]:
     host, port = address
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    what = ("--controller", where, "--node", node, "--devices", ",".join(devices))
+    what = ("--controller", where, "--node", node, "--devices", devices)
     return (sys.executable, "-P", "-m", "everstep.agent", *what, *(("--run-dir", run_dir) if run_dir else ()))
 
 
 class Launcher:
-    """One run, from the first process to the last. ``nodes``: the agents of this machine and their devices."""
+    """One run, from the first process to the last. ``nodes``: the agents of this machine, and what each offers."""
 
-    def __init__(self, run: RunDir, token: Token, nodes: Mapping[NodeId, tuple[str, ...]], screen: Screen) -> None:
+    def __init__(self, run: RunDir, token: Token, nodes: Mapping[NodeId, str], screen: Screen) -> None:
         self._run = run
         self._nodes = nodes
         self._screen = screen

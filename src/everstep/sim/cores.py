@@ -90,8 +90,7 @@ def _view(machine: Machine) -> CoreView:
         frozenset(members.seats.items()),
         frozenset(members.workers),
         tuple(members.coordinates.items()),
-        len(members.seats) < machine.config.ranks
-        and not any(members.workers[worker].rank is not None for worker in machine.fencing),
+        len(members.seats) < machine.config.ranks and not members.leaving,
     )
 
 

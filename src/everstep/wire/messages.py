@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.core.watch import Sighting
 from everstep.core.effects import Command
 from everstep.core.events import Exited, FenceFailed, FromWorker, Verdict
+from everstep.core.watch import Sighting
 from everstep.types import NodeId, Rank, WorkerId
 
 # ── worker to agent ──────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from everstep.chaos.spec import parse
 from everstep.core.effects import Assign
 from everstep.core.worker import Do, Out, WorkerMachine
 from everstep.errors import ConfigError
-from everstep.types import Generation
+from everstep.types import Generation, WorkerPhase
 from everstep.wire.blocking import BlockingChannel
 from everstep.wire.codec import Codec
 from everstep.wire.messages import (
@@ -127,7 +127,7 @@ class Control:
     def _obey(self, message: ToWorkerSide) -> None:
         if isinstance(message, Order):
             with self._changed:
-                if isinstance(message.command, Assign):
+                if isinstance(message.command, Assign) and self._machine.phase is WorkerPhase.STANDBY:
                     self._take_seat(message.command, message.env)
                 self._carry_out(self._machine.command(message.command))
         elif isinstance(message, AskStack):

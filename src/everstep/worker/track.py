@@ -71,11 +71,11 @@ class Track:
         """From here the main thread is in this phase. ``version`` is also the step: the one that runs or is next."""
         injector = self.injector
         if injector is not None:
-            injector.leave(phase, version)
+            injector.before(phase, version)
         self.board.stamp(phase, step=version, version=version, attempt=attempt)
         self.version = version
         if injector is not None:
-            injector.enter(phase, version)
+            injector.inside(phase, version)
 
     @contextmanager
     def long(self, name: str, limit_s: float) -> Iterator[None]:

@@ -1,0 +1,201 @@
+"""What `everstep run` promises: jobs end as they should, say why, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+import pytest
+from tests.e2e.conftest import SCRIPTS, Run, eventually
+
+Start = Callable[..., Run]
+STEPS = str(SCRIPTS / "steps.py")
+TWO = ("--nproc", "2")
+
+
+def test_a_job_runs_to_its_end_and_leaves_nothing(start: Start) -> None:
+    run = start(*TWO, STEPS, "5", "0.02")
+    assert run.wait() == 0
+    assert "[rank 0] rank 0 of 2 RANK=0 starts" in run.text()
+    assert "[rank 1] rank 1 is done" in run.text()
+    assert "rank 1 is done" in "".join(path.read_text() for path in (run.dir / "logs").glob("*r1*"))
+    assert json.loads((run.dir / "result.json").read_text())["code"] == 0
+    run.leaves_nothing()
+
+
+def test_an_exception_is_repeated_until_the_limit_and_shown_last(start: Start) -> None:
+    run = start(*TWO, "--max-failures", "1", str(SCRIPTS / "wrong.py"))
+    assert run.wait() == 1
+    assert "ValueError: the data is wrong" in run.text()
+    last = run.text().strip().splitlines()[-6:]
+    assert any("max_failures=1" in line or "the data is wrong" in line for line in last), last
+    run.leaves_nothing()
+
+
+def test_a_script_that_knows_nothing_of_everstep_is_restarted(start: Start) -> None:
+    run = start(*TWO, str(SCRIPTS / "plain.py"), str(SCRIPTS.parent.parent / "nowhere"))
+    assert run.wait() == 1, "the folder for its mark does not exist: both starts fail at the same place"
+    assert "failed twice before init()" in run.text()
+
+
+def test_a_plain_script_that_fails_once_gets_through(start: Start, tmp_path_factory: pytest.TempPathFactory) -> None:
+    marks = tmp_path_factory.mktemp("marks")
+    run = start(*TWO, str(SCRIPTS / "plain.py"), str(marks))
+    assert run.wait() == 0
+    assert (marks / "failed-once").exists()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_everything(start: Start, times: int) -> None:
+    run = start(*TWO, STEPS, "10000", "0.05")
+    run.training()
+    for _ in range(times):
+        run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    run.leaves_nothing()
+
+
+def test_kill_9_of_the_parent_ends_everything(start: Start) -> None:
+    run = start(*TWO, STEPS, "10000", "0.05")
+    run.training()
+    run.process.kill()
+    run.process.wait()
+    run.leaves_nothing()
+
+
+def test_the_controller_is_killed_20_times_and_nobody_notices(start: Start) -> None:
+    run = start(*TWO, STEPS, "10000", "0.02")
+    pids = {worker["pid"] for worker in run.training()["workers"]}
+    for _ in range(20):
+        old = run.controller_pid()
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda old=old: run.controller_pid() != old, "another controller listens")  # type: ignore[misc]
+    status = run.when(
+        lambda status: all(w["pid"] in pids for w in status["workers"]) and len(status["workers"]) == 2,
+        "the restarted controller knows the same workers",
+    )
+    assert status["generation"] == 1
+    assert status["failures"] == []
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    run.leaves_nothing()
+
+
+def test_a_failure_while_the_controller_is_away_is_handled(start: Start) -> None:
+    run = start(*TWO, STEPS, "10000", "0.02")
+    victim = run.training()["workers"][1]["pid"]
+    os.kill(run.controller_pid(), signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
+    status = run.when(
+        lambda status: len(status["workers"]) == 2 and victim not in {w["pid"] for w in status["workers"]},
+        "rank 1 has another process",
+    )
+    assert status["generation"] >= 2
+
+
+def test_a_killed_agent_costs_its_ranks_their_node(start: Start) -> None:
+    run = start(*TWO, "--local-nodes", "2", STEPS, "10000", "0.02")
+    nodes = {worker["node"] for worker in run.training()["workers"]}
+    assert nodes == {"local-0", "local-1"}
+    workers = {worker["pid"] for worker in run.training()["workers"]}
+    agent = next(p for p in run.family() if {"everstep.agent", "local-1"} <= set(p.cmdline()))
+    agent.kill()
+    run.when(
+        lambda status: bool(status["failures"]) and not workers & {w["pid"] for w in status["workers"]},
+        "the ranks have new processes",
+    )
+    run.training()
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    run.leaves_nothing()
+
+
+def test_status_says_what_the_issue_of_the_day_is(start: Start) -> None:
+    run = start(*TWO, "--standby", "1", STEPS, "10000", "0.02")
+    status = run.when(lambda s: bool(s["standbys"]) and bool(s["standbys"][0]["pid"]), "a standby is there")
+    status = run.training()
+    assert {"generation", "state", "workers", "standbys", "failures"} <= set(status)
+    assert {"rank", "pid", "node", "step", "phase", "version"} <= set(status["workers"][0])
+    assert {"pid", "node"} <= set(status["standbys"][0])
+    assert [worker["rank"] for worker in status["workers"]] == [0, 1]
+    for worker in status["workers"]:
+        assert psutil.pid_exists(worker["pid"])
+
+
+def test_garbage_on_the_controllers_port_changes_nothing(start: Start) -> None:
+    run = start(*TWO, STEPS, "10000", "0.02")
+    pids = [worker["pid"] for worker in run.training()["workers"]]
+    address = json.loads((run.dir / "controller.json").read_text())
+    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, bytes(range(256)), b"\x00\x00\x00\x05hello"):
+        with socket.create_connection((address["host"], address["port"])) as sock:
+            sock.sendall(data)
+    status = run.training(steps=run.training()["workers"][0]["version"] + 5)
+    assert [worker["pid"] for worker in status["workers"]] == pids
+    assert status["failures"] == []
+
+
+def test_the_run_dir_of_a_live_job_is_refused(start: Start) -> None:
+    run = start(*TWO, STEPS, "10000", "0.02")
+    run.training()
+    second = start(*TWO, STEPS, "5", "0")
+    assert second.wait() == 2
+    lines = [line for line in run.text().splitlines() if "run" in line]
+    assert any("give --run-dir another directory" in line for line in lines)
+
+
+CASES = [
+    ("kill rank=1 step=3 phase=forward", "SIGKILL"),
+    ("segv rank=0 step=2 phase=backward when=mid", "SIGSEGV"),
+    ("exit rank=1 step=1 phase=forward", "exited with code"),
+    ("raise rank=0 step=2 phase=optimizer when=mid", "InjectedFault"),
+    ("stop rank=1 step=2 phase=backward when=mid", "frozen"),
+    ("gil rank=1 step=3 phase=forward when=mid", "frozen"),
+]
+
+
+@pytest.mark.parametrize(("fault", "evidence"), CASES, ids=[fault.split()[0] for fault, _ in CASES])
+def test_each_fault_is_seen_with_evidence_and_healed(start: Start, fault: str, evidence: str) -> None:
+    run = start(*TWO, "--chaos", fault, STEPS, "6", "0.05")
+    assert run.wait() == 0
+    failure = re.search(r"everstep: failure: (.*(?:\n.*){0,30})", run.text())
+    assert failure, run.text()
+    assert evidence in run.text()
+    rank = re.search(r"rank=(\d)", fault)
+    assert rank
+    assert f"rank {rank[1]}" in failure[1]
+
+
+def test_a_hang_is_told_from_waiting(start: Start, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The main thread stands still in Forward while its control thread beats: the others' waiting tells."""
+    folder = tmp_path_factory.mktemp("meet")
+    run = start(
+        *TWO, "--chaos", "hang rank=1 step=12 phase=forward when=mid", str(SCRIPTS / "meet.py"), "20", str(folder)
+    )
+    assert run.wait() == 0
+    assert "rank 1" in run.text()
+    assert "hangs" in run.text()
+
+
+def test_a_partitioned_agent_ends_its_workers_and_comes_back(start: Start) -> None:
+    run = start(*TWO, "--local-nodes", "2", "--lease", "1", STEPS, "10000", "0.02")
+    run.training()
+    lost = {w["pid"] for w in run.training()["workers"] if w["node"] == "local-1"}
+    assert len(lost) == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "everstep.cli", "chaos", str(run.dir), "partition", "node=local-1", "for=3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in lost), "the lease has ended its workers")
+    run.when(lambda s: len(s["nodes"]) == 2, "the node is back")
+    run.training()
