@@ -49,7 +49,7 @@ from everstep.wire.server import Server, serve
 from everstep.wire.terms import Terms
 
 if TYPE_CHECKING:
-    from tests.agent.conftest import Run, Until
+    from tests.agent.conftest import Run
 
 T = TypeVar("T")
 TOKEN = Token("a token for the tests")
@@ -150,7 +150,6 @@ class Scene:
 
     controller: Controller
     config: AgentConfig
-    task: asyncio.Task[int]
     hello: AgentHello
     folder: Path
     lines: list[str] = field(default_factory=list)
@@ -189,27 +188,31 @@ def welcome(tmp_path: Path) -> Welcome:
 @asynccontextmanager
 async def node(welcome: Welcome, **settings: Any) -> AsyncIterator[Scene]:
     """An agent of its own, in this process; it leaves nothing behind when its controller says good-bye."""
-    folder = Path(welcome.cwd)
     controller = Controller(welcome)
-    config = AgentConfig(
-        **({"node": NODE, "controller": await controller.open(), "devices": "a,b", "token": TOKEN} | settings)
-    )
+    config = AgentConfig(NODE, await controller.open(), devices="a,b", token=TOKEN)
     lines: list[str] = []
-    task = asyncio.create_task(Agent(config, lines.append).run())
-    hello = asyncio.create_task(controller.hear(AgentHello))
-    await asyncio.wait({task, hello}, return_when=asyncio.FIRST_COMPLETED)
-    scene = Scene(controller, config, task, hello.result() if hello.done() else await_error(task), folder, lines)
+    task = asyncio.create_task(Agent(replace(config, **settings), lines.append).run())
     try:
-        yield scene
-        if not task.done():
-            controller.say(Bye(7, "the test is over"))
-            assert await task == 7
+        hello = await first_of(task, controller.hear(AgentHello))
+        yield Scene(controller, config, hello, Path(welcome.cwd), lines)
+        controller.say(Bye(7, "the test is over"))
+        assert await task == 7
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await controller.close()
     assert psutil.Process().children(recursive=True) == []
     assert not shared(welcome).exists()
+
+
+async def first_of(agent: asyncio.Task[int], work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to, or why the agent ended before."""
+    task = asyncio.create_task(work)
+    await asyncio.wait({agent, task}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        raise AssertionError(f"the agent ended with {agent.result()}")
+    return task.result()
 
 
 async def soon(condition: Callable[[], object]) -> None:
@@ -222,11 +225,6 @@ async def soon(condition: Callable[[], object]) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def await_error(task: asyncio.Task[int]) -> AgentHello:
-    task.result()
-    raise AssertionError("the agent ended without a word")
 
 
 def shared(welcome: Welcome) -> Path:
@@ -440,7 +438,7 @@ def test_a_fence_kills_and_says_whether_the_worker_had_moved_on(run: Run, welcom
 
 
 def test_a_worker_is_fenced_with_its_children_also_while_it_is_stopped(
-    run: Run, welcome: Welcome, until: Until, running: Callable[[int], bool]
+    run: Run, welcome: Welcome, running: Callable[[int], bool]
 ) -> None:
     async def play(scene: Scene) -> None:
         scene.script(
@@ -452,9 +450,23 @@ def test_a_worker_is_fenced_with_its_children_also_while_it_is_stopped(
         await soon(lambda: scene.lines)
         scene.controller.say(Fence(W0))
         assert (await scene.controller.exit_of(W0)).code == -signal.SIGKILL
-        until(lambda: not running(int(scene.lines[0].split()[-1])))
+        await soon(lambda: not running(int(scene.lines[0].split()[-1])))
 
     run(scene_of(play, welcome))
+
+
+def test_who_waits_for_the_zygote_is_fenced_at_once(run: Run, welcome: Welcome) -> None:
+    """It may import for minutes: no reason to take the device for lost, nor to hold up the end."""
+    (Path(welcome.cwd) / "endless.py").write_text("import signal; signal.pause()")
+
+    async def play(scene: Scene) -> None:
+        scene.start(W0, rank=0, device="a")
+        scene.controller.say(Fence(W0))
+        end = await scene.controller.exit_of(W0)
+        assert (end.code, end.evidence) == (-signal.SIGKILL, "was fenced before it was started")
+
+    env = welcome.env | {"PYTHONPATH": welcome.cwd}
+    run(scene_of(play, replace(welcome, env=env, preload=("endless",))))
 
 
 def test_who_does_not_run_is_fenced_already(run: Run, welcome: Welcome) -> None:
@@ -696,36 +708,34 @@ def test_chaos_of_the_job_strikes_once_though_the_agent_starts_anew(run: Run, we
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_however_an_agent_ends_nothing_of_it_is_left(
-    run: Run, welcome: Welcome, until: Until, running: Callable[[int], bool], number: signal.Signals
+    run: Run, welcome: Welcome, running: Callable[[int], bool], number: signal.Signals
 ) -> None:
     async def play() -> None:
         controller = Controller(welcome)
         host, port = await controller.open()
         (Path(welcome.cwd) / "train.py").write_text("print('up', flush=True); import signal; signal.pause()")
-        command = (sys.executable, "-m", "everstep.agent", "--controller", f"{host}:{port}", "--node", NODE)
-        with subprocess.Popen(
-            [*command, "--devices", "2"],
+        agent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "everstep.agent", "--controller", f"{host}:{port}", "--node", NODE),
+            *("--devices", "2"),
             env=os.environ | {TOKEN_VARIABLE: TOKEN.text},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-        ) as agent:  # fmt: skip
-            try:
-                await controller.hear(AgentHello)
-                controller.say(Start(W0, Rank(0), "cpu:0"), Start(W1, None, ""))
-                assert agent.stdout is not None
-                lines = {await asyncio.to_thread(agent.stdout.readline) for _ in range(2)}
-                assert lines == {b"[rank 0] up\n", b"[standby 1] up\n"}
-                family = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
-                assert len(family) == 3
-                agent.send_signal(number)
-                code = await asyncio.to_thread(agent.wait)
-                assert code == (-number if number == signal.SIGKILL else 128 + number)
-                until(lambda: not any(map(running, family)))
-                until(lambda: not shared(welcome).exists())
-                assert not controller.heard_of(Notice)
-            finally:
+        )
+        try:
+            await controller.hear(AgentHello)
+            controller.say(Start(W0, Rank(0), "cpu:0"), Start(W1, None, ""))
+            assert agent.stdout is not None
+            assert {await agent.stdout.readline() for _ in range(2)} == {b"[rank 0] up\n", b"[standby 1] up\n"}
+            family = [process.pid for process in psutil.Process(agent.pid).children(recursive=True)]
+            assert len(family) == 3
+            agent.send_signal(number)
+            assert await agent.wait() == (-number if number == signal.SIGKILL else 128 + number)
+            await soon(lambda: not any(map(running, family)) and not shared(welcome).exists())
+            assert not controller.heard_of(Notice)
+        finally:
+            if agent.returncode is None:
                 agent.kill()
-                await controller.close()
+            await controller.close()
 
     run(play())
 

@@ -179,7 +179,7 @@ def test_without_a_run_directory_a_process_counts_alone() -> None:
     for _ in range(2):
         injector.before(WorkerPhase.FORWARD, Step(0))
         injector.inside(WorkerPhase.FORWARD, Step(0))
-    assert [armed.count for armed in injector._armed] == [1]
+    assert [armed.strikes.claim() for armed in injector._armed] == [False], "its only strike was used"
 
 
 # ── by time, and on a running job ────────────────────────────────────────────────────────────────────────

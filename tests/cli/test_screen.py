@@ -38,7 +38,7 @@ def test_without_a_terminal_each_change_is_a_line(snapshot: Snapshot) -> None:
         screen.status(replace(snapshot, state="STOPPING", failures=(FailureRow(5.0, "rank 2 exited\nin a trace"),)))
     assert err.getvalue().splitlines() == [
         "everstep: generation 3 RUNNING step 41",
-        "everstep: failure: rank 2 exited",
+        "everstep: failure: rank 2 exited … in a trace",
         "everstep: generation 3 STOPPING step 41",
     ]
     assert out.getvalue() == ""

@@ -73,9 +73,13 @@ def test_what_was_not_seen_yet_is_a_dash(snapshot: Snapshot) -> None:
 
 def test_a_failure_is_one_line_that_no_terminal_obeys(snapshot: Snapshot) -> None:
     [_, text] = view.failures(snapshot)
-    assert text.endswith(" rank 1 hangs")
-    assert view.tidy("\x1b[2Jbye") == "?[2Jbye"
+    assert text.endswith(" rank 1 hangs … in ?[2Jtrain.py:7")
     assert view.tidy("\n") == ""
+
+
+def test_of_a_traceback_the_line_tells_what_was_raised() -> None:
+    text = "rank 0: exited (code 1:\nTraceback (most recent call last):\n  File ...\nValueError: no (really)\n)\n"
+    assert view.tidy(text) == "rank 0: exited (code 1: … ValueError: no (really)"
 
 
 def test_brackets_are_no_markup(snapshot: Snapshot) -> None:
@@ -86,7 +90,7 @@ def test_brackets_are_no_markup(snapshot: Snapshot) -> None:
     ("result", "text"),
     [
         (Result(0, "all ranks are done"), "the run is over: done"),
-        (Result(1, "rank 1 hangs\nthere"), "the run is over: failed with code 1: rank 1 hangs"),
+        (Result(1, "rank 1 hangs\nthere"), "the run is over: failed with code 1: rank 1 hangs … there"),
         (Result(130, "interrupted"), "the run is over: interrupted"),
     ],
 )

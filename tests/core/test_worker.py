@@ -84,8 +84,10 @@ def test_the_others_are_hollow_at_protect_and_a_joiner_has_no_groups(role: Role,
 
 
 def test_a_step_goes_from_idle_to_idle_and_adds_one_version() -> None:
-    worker = training()
-    seen = [worker.move(move) and worker.phase or worker.phase for move in AFTER_UPDATE]
+    worker, seen = training(), []
+    for move in AFTER_UPDATE:
+        worker.move(move)
+        seen.append(worker.phase)
     assert seen == [FORWARD, BACKWARD, READY, COMMITTED, IDLE]
     assert worker.version == 1
 

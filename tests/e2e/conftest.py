@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,10 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
+
+from everstep.controller.job import RunDir
+from everstep.errors import EverstepError
+from everstep.launch.client import Client
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = 60.0
@@ -60,10 +65,17 @@ class Run:
         return self.output.read_text(errors="replace")
 
     def status(self) -> dict[str, Any] | None:
-        """None while the controller cannot be reached."""
-        command = [sys.executable, "-m", "everstep.cli", "status", str(self.dir), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+        """What `everstep status --json` prints; None while the controller cannot be reached."""
+
+        async def ask() -> dict[str, Any] | None:
+            try:
+                async with Client(RunDir.open(self.dir)) as client:
+                    snapshot = await client.ask()
+            except (OSError, EverstepError):
+                return None
+            return dict(json.loads(snapshot.raw))
+
+        return asyncio.run(ask())
 
     def when(self, ready: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         def ask() -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import pytest
 
 from everstep.launch.local import TRIES, Restarts
 
-ACTORS = Path(__file__).with_name("actors.py")
+LAUNCHER = Path(__file__).with_name("actors") / "launcher.py"
 DEADLINE_S = 20.0
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Launched:
 
     def __init__(self, path: Path, mode: str, nodes: str) -> None:
         self.path = path
-        command = [sys.executable, str(ACTORS), "launch", str(path), mode, nodes]
+        command = [sys.executable, str(LAUNCHER), str(path), mode, nodes]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def pids(self, name: str, count: int = 1) -> list[int]:
@@ -106,10 +106,10 @@ def test_the_exit_code_of_the_controller_is_that_of_the_run(launched: Callable[.
 def test_the_last_line_of_a_failed_run_is_its_first_cause(launched: Callable[..., Launched]) -> None:
     run = launched()
     run.working()
-    run.finish(1, "rank 3 raised ValueError in train.py:7\nand more")
+    run.finish(1, "rank 3 raised in train.py:7\nTraceback:\nValueError: 7\n")
     code, _, err = run.end()
     assert code == 1
-    assert err.splitlines()[-1] == "everstep: rank 3 raised ValueError in train.py:7"
+    assert err.splitlines()[-1] == "everstep: rank 3 raised in train.py:7 … ValueError: 7"
 
 
 def test_a_killed_controller_is_started_again_and_the_agent_left_alone(launched: Callable[..., Launched]) -> None:
@@ -156,7 +156,7 @@ def test_a_controller_that_was_used_wrongly_is_not_tried_again(launched: Callabl
 def test_a_machine_that_no_agent_can_work_on_ends_the_run(launched: Callable[..., Launched]) -> None:
     code, _, err = launched("no room").end()
     assert code == 2
-    assert err.splitlines()[-1] == "everstep: everstep agent: no room in /dev/shm"
+    assert err.splitlines()[-1] == "everstep: no room in /dev/shm"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

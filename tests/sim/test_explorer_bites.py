@@ -70,9 +70,9 @@ def test_ready_is_told_to_redo_a_committed_step(monkeypatch: Patch) -> None:
 
 def test_an_answer_of_the_dead_counts() -> None:
     class Mutant(Machine):
-        def _lose(self, worker: WorkerId, *, gone: bool, usable: bool = True) -> None:
+        def _lose(self, worker: WorkerId, **kwargs: Any) -> None:
             answers = dict(self.answers)
-            super()._lose(worker, gone=gone, usable=usable)
+            super()._lose(worker, **kwargs)
             self.answers = answers
 
     scope = Scope(ranks=3, standbys=0, failures=2, steps=1, kinds=(Kind.CRASH,), machine=Mutant)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.worker.conftest import ENV, TOKEN, StandIn, run_script, until
 
+import everstep
+from everstep import errors
 from everstep.agent.environment import SOCKET, WORKER
 from everstep.core.events import Registered
 from everstep.errors import ConfigError
@@ -264,6 +265,15 @@ def test_the_package_imports_neither_torch_nor_a_worker_before_they_are_used(tmp
         print([name for name in sys.modules if name == "torch" or name.startswith("everstep.worker")])
         print(everstep.init.__module__, everstep.Step.__name__, everstep.ConfigError.__name__)
         """,
-        ENV | {"HOME": os.environ.get("HOME", "/")},
+        ENV,
     )
     assert process.communicate(timeout=20)[0] == "[]\neverstep.worker.job Step ConfigError\n"
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in everstep.__all__ if not hasattr(everstep, name)] == []
+    assert set(everstep.__all__) >= {
+        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)
+    }
+    with pytest.raises(AttributeError, match="has no attribute 'protect'"):
+        everstep.protect  # noqa: B018

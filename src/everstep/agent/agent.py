@@ -119,7 +119,8 @@ class Agent:
         for path in sweep_stale():
             log.info("removed %s, whose agent has died", path)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._on_signal, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                self._loop.add_signal_handler(number, self._on_signal, number)
         devices = DeviceWatch(self._plugin, self._soon(self._on_sick), self._soon(self._on_plugin_failure))
         serving = self._supervise(self._serve())
         try:
@@ -250,6 +251,7 @@ class Agent:
             raise WireError(f"{type(message).__name__} is not for an agent")
 
     async def _on_welcome(self, welcome: Welcome) -> None:
+        self._uplink.welcomed()
         if self._lease is not None:
             self._lease.cancel()
             self._lease = None

@@ -17,8 +17,9 @@ from everstep.agent import environment
 from everstep.agent.board import BoardReader
 from everstep.agent.logs import WorkerLog
 from everstep.agent.nursery import Nursery
-from everstep.agent.process import ExitStatus
+from everstep.agent.process import ExitStatus, WorkerProcess
 from everstep.agent.shm import SharedDirectory
+from everstep.agent.spawner import Spawner
 from everstep.agent.switchboard import Switchboard
 from everstep.agent.worker import LocalWorker
 from everstep.core.effects import Assign
@@ -115,7 +116,8 @@ class Crew:
         except (ResourceError, OSError) as error:
             self._not_started(order.worker, error)
         else:
-            self._begin(self._launch(worker))
+            worker.launch = self._begin(self._launch(worker))
+            worker.launch.add_done_callback(partial(self._on_launched, worker))
 
     def fence(self, order: Fence) -> None:
         worker = self.workers.get(order.worker)
@@ -178,23 +180,27 @@ class Crew:
         try:
             with worker.log.output() as output:
                 await self._device_is_free(worker)
-                process = worker.process = await self._nursery.spawn(
-                    worker.id,
-                    self._welcome.argv,
-                    env=self._env(worker),
-                    cwd=Path(self._welcome.cwd),
-                    output=output,
-                )
+                spawner = await self._nursery.spawner()
+                worker.launch = None  # from here on there may be a process
+                process = worker.process = await self._spawn(spawner, worker, output)
         except SpawnError as error:
             self._forget(worker)
             self._not_started(worker.id, error)
-        except asyncio.CancelledError:
-            self._forget(worker)
-            raise
         else:
             process.on_exit(partial(self._on_exit, worker))
             if worker.doomed:
                 process.kill()
+
+    def _on_launched(self, worker: LocalWorker, task: asyncio.Task[None]) -> None:
+        """Not in the task: one that is cancelled at once never begins."""
+        if task.cancelled():
+            self._forget(worker)
+            if not worker.abandoned:
+                self._tell(Notice(Exited(worker.id, -signal.SIGKILL, "was fenced before it was started")))
+
+    async def _spawn(self, spawner: Spawner, worker: LocalWorker, output: int) -> WorkerProcess:
+        env, cwd = self._env(worker), Path(self._welcome.cwd)
+        return await spawner.spawn(worker.id, self._welcome.argv, env=env, cwd=cwd, stdout=output, stderr=output)
 
     async def _device_is_free(self, worker: LocalWorker) -> None:
         """Its former user is dead before it is given to another, whoever ordered what in between."""
@@ -250,7 +256,8 @@ class Crew:
             worker.deadline.cancel()
             worker.deadline = None
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._supervise(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from everstep.agent.crew import Crew
 from everstep.chaos.spec import Action, Fault, parse
+from everstep.chaos.strikes import Strikes, of_job
 from everstep.errors import ConfigError
 from everstep.types import NodeId
 from everstep.wire.messages import Inject
@@ -19,6 +20,8 @@ from everstep.wire.messages import Inject
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.5
+
+_OWN = (Action.AGENT_KILL, Action.PARTITION)
 
 _SIGNALS = {Action.KILL: signal.SIGKILL, Action.STOP: signal.SIGSTOP, Action.SEGV: signal.SIGSEGV}
 
@@ -33,12 +36,9 @@ class Faults:
 
     def of_job(self, specs: Sequence[str], run_dir: Path) -> None:
         """What the job began with. Each strike is written down first: the agent that comes next must not repeat it."""
-        folder = run_dir / "chaos"
-        for index, fault in enumerate(map(parse, specs)):
-            if not fault.in_worker and fault.node in (None, self._node):
-                folder.mkdir(parents=True, exist_ok=True)
-                records = [folder / f"{index}-{count}" for count in range(1, fault.times + 1)]
-                self._in(fault.delay_s, self._strike_of_job, fault, records)
+        for fault, strikes in of_job(map(parse, specs), run_dir):
+            if fault.action in _OWN and fault.node in (None, self._node):
+                self._in(fault.delay_s, self._strike_of_job, fault, strikes)
 
     def inject(self, order: Inject) -> None:
         """What was ordered while the job runs."""
@@ -63,18 +63,12 @@ class Faults:
     def _in(self, delay_s: float, act: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_later(delay_s, act, *arguments)
 
-    def _strike_of_job(self, fault: Fault, records: Sequence[Path]) -> None:
+    def _strike_of_job(self, fault: Fault, strikes: Strikes) -> None:
         if not self._concerns_us(fault):  # nobody here has the rank, yet
-            self._in(AGAIN_S, self._strike_of_job, fault, records)
-            return
-        for record in records:
-            try:
-                record.touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            self._in(max(fault.delay_s, fault.for_s or AGAIN_S), self._strike_of_job, fault, records)
+            self._in(AGAIN_S, self._strike_of_job, fault, strikes)
+        elif strikes.claim():
+            self._in(max(fault.delay_s, fault.for_s or AGAIN_S), self._strike_of_job, fault, strikes)
             self._strike(fault)
-            return
 
     def _strike(self, fault: Fault) -> None:
         log.warning("chaos: %s", fault)

@@ -60,7 +60,7 @@ class WorkerLog:
         try:
             yield self._write_fd
         finally:
-            os.close(self._write_fd)
+            self._close_output()
 
     def assign(self, rank: Rank) -> None:
         """A standby becomes this rank: its file and its next lines are named so."""
@@ -78,6 +78,7 @@ class WorkerLog:
             if not self._read():
                 break
         self._stop_reading()
+        self._close_output()
         if self._line:
             self._show_line(self._line)
             self._line = b""
@@ -128,6 +129,11 @@ class WorkerLog:
     @property
     def _prefix(self) -> str:
         return f"[standby {self._worker}] " if self._rank is None else f"[rank {self._rank}] "
+
+    def _close_output(self) -> None:
+        if self._write_fd >= 0:
+            os.close(self._write_fd)
+            self._write_fd = -1
 
     def _stop_reading(self) -> None:
         if self._read_fd >= 0:

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from everstep.agent.process import WorkerProcess
 from everstep.agent.spawner import Spawner
 from everstep.errors import SpawnError
-from everstep.types import WorkerId
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +23,11 @@ class Nursery:
         self._closed = False
         self._starting = asyncio.create_task(self._start())
 
-    async def spawn(
-        self, worker: WorkerId, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: int
-    ) -> WorkerProcess:
-        """Start `python argv…`, as soon as there is a zygote."""
+    async def spawner(self) -> Spawner:
+        """As soon as there is one; after a failure it is tried again."""
         if self._starting.done() and self._starting.exception() is not None:
             self._starting = asyncio.create_task(self._start())
-        spawner = await asyncio.shield(self._starting)
-        return await spawner.spawn(worker, argv, env=env, cwd=cwd, stdout=output, stderr=output)
+        return await asyncio.shield(self._starting)
 
     async def close(self) -> None:
         """Kill all workers; their exits have been told when this returns."""

@@ -121,6 +121,8 @@ class Spawner:
     async def close(self) -> None:
         """Kill all workers and end the zygote. Their exits have been told when this returns."""
         self._closing = True
+        if not self._ready.done() or self._ready.cancelled():
+            self._popen.kill()  # it still imports, for seconds or minutes: nobody listens, and there are no workers
         if not self._gone.done():
             try:
                 self._control.send(CLOSE)
@@ -145,7 +147,8 @@ class Spawner:
         match decode_report(packet):
             case Ready(threads, None):
                 self.threads = tuple(threads)
-                self._ready.set_result(None)
+                if not self._ready.done():  # who waited has given up
+                    self._ready.set_result(None)
             case Ready(_, failure):
                 _fail(self._ready, SpawnError(f"the zygote could not import what was asked for:\n{failure}"))
             case Spawned(worker, pid):

@@ -35,15 +35,22 @@ class Uplink:
         self._terms = Terms(_SENDS, _RECEIVES, token)
         self._patience_s = patience_s
         self._cut_until = 0.0
+        self._pause_s = 0.0
+        self._trouble = ""
         self._trusted = False
 
     def cut(self, for_s: float) -> None:
         """Make no connection for so long."""
         self._cut_until = asyncio.get_running_loop().time() + for_s
 
+    def welcomed(self) -> None:
+        """This controller wants us. Until then a connection that is made is no reason to hurry to the next one."""
+        self._trusted = True
+        self._pause_s = FIRST_PAUSE_S
+
     async def connect(self) -> Link:
         """The next connection; a ConfigError if there is none in ``patience_s``."""
-        self._trouble = "it was not tried"
+        self._trouble = "not tried"
         try:
             async with asyncio.timeout(self._patience_s):
                 return await self._connect()
@@ -55,23 +62,19 @@ class Uplink:
 
     async def _connect(self) -> Link:
         loop = asyncio.get_running_loop()
-        pause_s = FIRST_PAUSE_S
         while True:
-            await asyncio.sleep(self._cut_until - loop.time())
+            # Not all agents of a job at the same moments.
+            await asyncio.sleep(max(self._pause_s * random.uniform(0.5, 1.0), self._cut_until - loop.time()))
+            self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             try:
                 if (address := self._find()) is not None:
-                    link = await connect(address, self._terms)
-                    self._trusted = True
-                    return link
+                    return await connect(address, self._terms)
                 self._trouble = "nobody has said yet where it listens"
             except (OSError, WireError) as error:
                 # One that let us in before will again: meanwhile somebody else may have its port.
                 if isinstance(error, AuthError) and not self._trusted:
                     raise
                 self._trouble = str(error)
-            # Not all agents of a job at the same moments.
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _find(self) -> tuple[str, int] | None:
         """A restarted controller may be elsewhere."""

@@ -45,6 +45,8 @@ class LocalWorker:
     log: WorkerLog
     rank: Rank | None
     device: str
+    launch: asyncio.Task[None] | None = None
+    """Waits for its device and for the zygote."""
     process: WorkerProcess | None = None
     """None while it is being started."""
     line: Line | None = None
@@ -66,7 +68,9 @@ class LocalWorker:
 
     def kill(self) -> None:
         self.doomed = True
-        if self.process is not None:
+        if self.launch is not None:
+            self.launch.cancel()
+        elif self.process is not None:
             self.process.kill()
 
     def look(self) -> Sighting | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.chaos.spec import Action, Fault, When
+from everstep.chaos.strikes import Strikes, of_job
 from everstep.types import NodeId, Rank, Step, WorkerPhase
 from everstep.worker.phases import IN_STEP
 
@@ -36,9 +37,7 @@ class _Armed:
     fault: Fault
     due_s: float
     """By the monotonic clock; a fault without a place does not strike before."""
-    record: Path | None
-    """Followed by a count, the name of the file that stands for one strike; None: only this process counts."""
-    count: int = 0
+    strikes: Strikes
 
     @property
     def by_main_thread(self) -> bool:
@@ -54,14 +53,6 @@ class _Armed:
         here = phase is fault.phase if fault.phase is not None else phase in IN_STEP.values()
         return here and fault.step in (None, step)
 
-    def claim(self) -> bool:
-        """Take one of the strikes that are left in the job."""
-        while self.count < self.fault.times:
-            self.count += 1
-            if self.record is None or _create(Path(f"{self.record}-{self.count}")):
-                return True
-        return False
-
 
 class Injector:
     """The faults that concern this worker. Without any there is no injector."""
@@ -72,23 +63,19 @@ class Injector:
         self._armed: tuple[_Armed, ...] = ()
         self._at: tuple[WorkerPhase, Step] | None = None
 
-    def arm(self, fault: Fault, record: Path | None = None) -> None:
+    def arm(self, fault: Fault, strikes: Strikes | None = None) -> None:
         """From any thread."""
         if fault.in_worker and fault.concerns(self._rank, self._node):
-            self._armed = (*self._armed, _Armed(fault, time.monotonic() + fault.delay_s, record))
+            due_s = time.monotonic() + fault.delay_s
+            self._armed = (*self._armed, _Armed(fault, due_s, strikes or Strikes(fault.times)))
 
     @classmethod
     def of_job(cls, faults: Sequence[Fault], rank: Rank, node: NodeId, run_dir: Path | None) -> Injector | None:
         """None if none of them can strike here, so that a step pays nothing for them."""
         injector = cls(rank, node)
-        folder = run_dir / "chaos" if run_dir is not None else None
-        for index, fault in enumerate(faults):
-            injector.arm(fault, folder / str(index) if folder is not None else None)
-        if not injector._armed:
-            return None
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        return injector
+        for fault, strikes in of_job(faults, run_dir):
+            injector.arm(fault, strikes)
+        return injector if injector._armed else None
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +92,7 @@ class Injector:
 
     def _reach(self, phase: WorkerPhase, step: Step, when: When) -> None:
         for armed in self._armed:
-            if armed.by_main_thread and armed.matches(phase, when, step) and armed.claim():
+            if armed.by_main_thread and armed.matches(phase, when, step) and armed.strikes.claim():
                 if armed.fault.exact:
                     time.sleep(armed.fault.delay_s)  # still inside the phase
                 strike(armed.fault)
@@ -115,22 +102,13 @@ class Injector:
     def tick(self) -> None:
         """Between two heartbeats: strike what is due."""
         for armed in self._armed:
-            if not armed.by_main_thread and time.monotonic() >= armed.due_s and armed.claim():
+            if not armed.by_main_thread and time.monotonic() >= armed.due_s and armed.strikes.claim():
                 strike(armed.fault)
 
 
 def strike(fault: Fault) -> None:
     """Do it to this process."""
     _STRIKES[fault.action](fault)
-
-
-def _create(path: Path) -> bool:
-    """Only one process can."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return False
-    return True
 
 
 def _raise(fault: Fault) -> None:

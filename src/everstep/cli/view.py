@@ -32,7 +32,9 @@ _STATES = {"RUNNING": "green", "DONE": "green", "FAILED": "bold red", "STARTING"
 def block(snapshot: Snapshot, width: int, height: int, elapsed_s: float | None = None) -> RenderableType:
     """All of it in the given space; ranks that do not fit are counted."""
     rows = max(1, height - _OTHER_LINES)
-    parts: list[RenderableType] = [_title(snapshot, elapsed_s), Padding(_ranks(snapshot.workers, rows, width), (0, 2))]
+    parts: list[RenderableType] = [_title(snapshot, elapsed_s)]
+    if snapshot.workers:
+        parts.append(Padding(_ranks(snapshot.workers, rows, width), (0, 2)))
     if len(snapshot.workers) > rows:
         parts.append(_line(f"  … and {len(snapshot.workers) - rows} more ranks", "dim"))
     parts.extend(_standbys(snapshot.standbys))
@@ -58,9 +60,10 @@ def over(result: Result) -> str:
 
 
 def tidy(text: str) -> str:
-    """The first line, without characters that a terminal obeys."""
-    lines = text.strip().splitlines()
-    return "".join(char if char.isprintable() else "?" for char in lines[0]) if lines else ""
+    """One line, without characters that a terminal obeys: of a traceback how it begins and what was raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" )")]
+    line = " … ".join(lines if len(lines) < 2 else (lines[0], lines[-1]))
+    return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
+from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.replay import handle, walk
@@ -78,6 +79,9 @@ FAREWELL_S = 10.0
 
 SHOWN_FAILURES = 20
 
+CHAOS_PACE_S = 0.5
+"""Without a delay, a controller that is to be killed lives for so long."""
+
 
 class Host:
     """One job, from the first agent to the last."""
@@ -125,6 +129,7 @@ class Host:
             self._run.publish(Address(*server.address, os.getpid()))
             self._carry_out(self._effects)
             self._work_off()
+            self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
@@ -362,6 +367,16 @@ class Host:
         reason = self._end.reason if self._end else ""
         return status(self._job.name, self._machine, self._sightings, list(self._failures), reason)
 
+    def _plan_chaos(self) -> None:
+        """The faults of the job that are the controller's own; the others are for agents and workers."""
+        for fault, strikes in of_job(map(parse, self._job.chaos), self._run.path):
+            if fault.action is FaultAction.CONTROLLER_KILL:
+                self._loop.call_later(fault.delay_s or CHAOS_PACE_S, self._strike, strikes)
+
+    def _strike(self, strikes: Strikes) -> None:
+        if strikes.claim():
+            _die()
+
     def _inject(self, message: Inject) -> str:
         """Pass a fault on to whom it is for; an empty answer means that it is under way."""
         try:
@@ -369,7 +384,7 @@ class Host:
         except ConfigError as error:
             return str(error)
         if fault.action is FaultAction.CONTROLLER_KILL:
-            self._loop.call_later(fault.delay_s, os.kill, os.getpid(), signal.SIGKILL)
+            self._loop.call_later(fault.delay_s, _die)
             return ""
         nodes: list[NodeId] = list(self._links)
         if fault.node:
@@ -385,6 +400,10 @@ class Host:
         for node in nodes:
             self._to(node, message)
         return ""
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def host(run: RunDir) -> int:

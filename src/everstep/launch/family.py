@@ -25,7 +25,7 @@ LINE_BYTES = 1 << 16
 """A longer line is shown in pieces."""
 
 _LOOK_S = 0.01
-_EOF_S = 1.0
+_EOF_S = 0.2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, so that nothing is loaded after it
