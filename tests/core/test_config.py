@@ -15,12 +15,12 @@ def test_counts_are_not_negative(name: str) -> None:
 
 @pytest.mark.parametrize("value", [1.5, "2", True, None])
 def test_counts_are_whole_numbers(value: object) -> None:
-    with pytest.raises(ConfigError, match="ranks is .*: it must be a whole number"):
+    with pytest.raises(ConfigError, match=r"ranks is .*: it must be a whole number"):
         JobConfig(ranks=value)  # type: ignore[arg-type]
 
 
 def test_a_standby_needs_ranks_that_it_can_replace() -> None:
-    with pytest.raises(ConfigError, match="ranks is 0: .* there is nothing for a standby to replace"):
+    with pytest.raises(ConfigError, match=r"ranks is 0: .* there is nothing for a standby to replace"):
         JobConfig(ranks=0, standbys=1)
 
 
@@ -31,8 +31,9 @@ def test_deadlines_are_positive(name: str, value: float) -> None:
         JobConfig(ranks=1, **{name: value})  # type: ignore[arg-type]
 
 
-def test_none_of_the_limits_is_needed() -> None:
-    assert JobConfig(ranks=1, standbys=0, max_failures=0, max_failures_per_step=0)
+def test_no_standby_and_no_tolerance_at_all_are_allowed() -> None:
+    config = JobConfig(ranks=1, standbys=0, max_failures=0, max_failures_per_step=0)
+    assert (config.standbys, config.max_failures, config.max_failures_per_step) == (0, 0, 0)
 
 
 # ── meshes ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,9 +72,7 @@ SCOPES = {
     "two replicas and the checkpoint": Scope(
         ranks=2, standbys=0, failures=2, steps=1, checkpoint=True, kinds=(Kind.CRASH,)
     ),
-    "two shards and the checkpoint": Scope(
-        ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2), checkpoint=True
-    ),
+    "two shards and the checkpoint": Scope(ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2), checkpoint=True),
     "two shards and no checkpoint": Scope(ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2)),
     "two replicas of two shards, no failure": Scope(ranks=4, standbys=0, failures=0, steps=1, mesh=Mesh(2, 2)),
 }
@@ -237,9 +235,7 @@ def test_a_limit_of_states_is_said_to_be_no_proof() -> None:
         (("--ranks", "4", "--mesh", "two"), "mesh 'two'", "write it as REPLICATExSHARD"),
     ],
 )
-def test_bad_input_exits_2_with_the_value_and_the_rule(
-    arguments: tuple[str, ...], value: str, rule: str
-) -> None:
+def test_bad_input_exits_2_with_the_value_and_the_rule(arguments: tuple[str, ...], value: str, rule: str) -> None:
     done = run(*arguments)
     said = " ".join(done.stderr.replace("│", " ").split())
     assert done.exit_code == 2

@@ -290,7 +290,8 @@ class Rules:
         if after.phase is COMMITTED:
             checks.committed(self, edit, worker)
         if move is Move.UPDATE:
-            process = edit.put(worker, content=process.content + 1, gradients=-1)
+            edit.put(worker, content=process.content + 1, gradients=-1)
+        if after.phase is IDLE:
             checks.memory(self, edit, worker)
 
     def _enter(self, edit: Edit, state: WorkerMachine, move: Move) -> None:

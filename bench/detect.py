@@ -1,0 +1,217 @@
+"""How long until a failure is known, and until its replacement is back in init(): `python -m bench.detect`.
+
+A real job of two ranks on one machine is harmed again and again. The clock starts when the harm is done and stops at
+the journal record of the verdict (both the wall clock of one machine). ``--idle-minutes`` instead leaves the job alone
+while other processes use up both cores, and counts the false alarms, which must be none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from everstep.controller.job import RunDir
+from everstep.controller.journal import Record, read
+from everstep.core.events import DeviceSick, Event, Exited, NodeLost, Registered, Verdict
+from everstep.errors import EverstepError
+from everstep.launch.client import Client, Snapshot
+from everstep.wire.messages import Inject, Interrupt
+
+SCRIPT = Path(__file__).parent / "forever.py"
+FAILURES = Exited | Verdict | NodeLost | DeviceSick
+WAIT_S = 120.0
+T = TypeVar("T")
+
+
+class Job:
+    def __init__(self, root: Path, *options: str, pause_s: float = 0.05) -> None:
+        self.dir = root / "run"
+        marks = root / "marks"
+        marks.mkdir()
+        limits = ("--max-failures", "100000", "--max-failures-per-step", "100000")
+        command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", "2", "--preload", "json", *limits, *options]
+        command += ["--run-dir", str(self.dir), str(SCRIPT), str(marks), str(pause_s)]
+        self._out = (root / "output").open("wb")
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._out)
+
+    def status(self) -> Snapshot | None:
+        async def ask() -> Snapshot | None:
+            try:
+                async with Client(RunDir.open(self.dir)) as client:
+                    return await client.ask()
+            except (OSError, EverstepError):
+                return None
+
+        return asyncio.run(ask())
+
+    def tell(self, message: Inject | Interrupt) -> None:
+        async def tell() -> None:
+            async with Client(RunDir.open(self.dir)) as client:
+                await client.tell(message)
+
+        asyncio.run(tell())
+
+    def training(self, standby: bool) -> Snapshot:
+        """Both ranks have done some steps, and a standby waits if there should be one."""
+
+        def ready() -> Snapshot | None:
+            now = self.status()
+            if now is None or len(now.workers) != 2 or any(row.version < 6 or not row.pid for row in now.workers):
+                return None
+            return now if not standby or any(row.pid for row in now.standbys) else None
+
+        return wait_for(ready)
+
+    def records(self) -> list[Record]:
+        return list(read(self.dir / "journal"))
+
+    def known_at(self, since: int, kind: Callable[[Event], bool]) -> float:
+        def look() -> float | None:
+            return next(
+                (r.time_s for r in self.records()[since:] if isinstance(r.entry, Event) and kind(r.entry)), None
+            )
+
+        return wait_for(look)
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(60)
+        self._out.close()
+
+
+def wait_for(ask: Callable[[], T | None]) -> T:
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if (answer := ask()) is not None:
+            return answer
+        time.sleep(0.005)
+    raise TimeoutError(f"not within {WAIT_S} s")
+
+
+@contextmanager
+def job(*options: str, pause_s: float = 0.05) -> Iterator[Job]:
+    with tempfile.TemporaryDirectory() as root:
+        running = Job(Path(root), *options, pause_s=pause_s)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+def harm_process(number: signal.Signals) -> Callable[[Job, Snapshot], float]:
+    def harm(_: Job, now: Snapshot) -> float:
+        pid = now.workers[1].pid
+        assert pid is not None
+        at = time.time()
+        os.kill(pid, number)
+        return at
+
+    return harm
+
+
+def harm_by_chaos(spec: str) -> Callable[[Job, Snapshot], float]:
+    def harm(running: Job, _: Snapshot) -> float:
+        at = time.time()
+        running.tell(Inject(spec))
+        return at
+
+    return harm
+
+
+def harm_agent(running: Job, _: Snapshot) -> float:
+    family = psutil.Process(running.process.pid).children(recursive=True)
+    victim = next(process for process in family if {"everstep.agent", "local-1"} <= set(process.cmdline()))
+    at = time.time()
+    victim.kill()
+    return at
+
+
+ROWS: dict[str, tuple[tuple[str, ...], Callable[[Job, Snapshot], float]]] = {
+    "process died (SIGKILL)": (("--standby", "1"), harm_process(signal.SIGKILL)),
+    "process died, no standby": (("--standby", "0"), harm_process(signal.SIGKILL)),
+    "exception in user code": (("--standby", "1"), harm_by_chaos("raise rank=1")),
+    "agent died": (("--standby", "1", "--local-nodes", "2"), harm_agent),
+    "frozen (SIGSTOP)": (("--standby", "1"), harm_process(signal.SIGSTOP)),
+    "frozen (GIL held)": (("--standby", "1"), harm_by_chaos("gil rank=1")),
+    "main thread hangs": (("--standby", "1"), harm_by_chaos("hang rank=1")),
+}
+
+
+def registered(workers: set[int]) -> Callable[[Event], bool]:
+    return lambda event: isinstance(event, Registered) and event.worker in workers
+
+
+def measure(name: str, repetitions: int) -> None:
+    options, harm = ROWS[name]
+    known: list[float] = []
+    replaced: list[float] = []
+    with job(*options) as running:
+        for _ in range(repetitions):
+            now = running.training("1" in options[:2])
+            before = len(running.records())
+            at = harm(running, now)
+            seen = running.known_at(before, lambda event: isinstance(event, FAILURES))
+            known.append(seen - at)
+            after = running.training(False)
+            fresh = {row.worker for row in after.workers} - {row.worker for row in now.workers + now.standbys}
+            if fresh:
+                replaced.append(running.known_at(before, registered(fresh)) - seen)
+    print(f"{name:28} {table(known)}   {table(replaced)}")
+
+
+def table(seconds: list[float]) -> str:
+    if not seconds:
+        return f"{'-':>9} {'-':>9} {'-':>9}"
+    ordered = sorted(seconds)
+    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    return " ".join(f"{1000 * value:9.1f}" for value in (statistics.median(ordered), p99, ordered[-1]))
+
+
+def idle(minutes: float) -> int:
+    """False alarms with every core busy with something else."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        with job("--standby", "1") as running:
+            start = running.training(standby=False)
+            time.sleep(60 * minutes)
+            end = wait_for(running.status)
+            steps = end.step - start.step
+            alarms = len(end.failures)
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    print(json.dumps({"minutes": minutes, "steps": steps, "false_alarms": alarms}))
+    return alarms
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=50)
+    parser.add_argument("--row", choices=list(ROWS), action="append")
+    parser.add_argument("--idle-minutes", type=float, default=0.0)
+    options = parser.parse_args()
+    if options.idle_minutes:
+        sys.exit(1 if idle(options.idle_minutes) else 0)
+    print(f"{'milliseconds':28} {'harm to verdict':>29}   {'verdict to init() of a new process':>29}")
+    print(f"{'':28} {'median':>9} {'p99':>9} {'max':>9}   {'median':>9} {'p99':>9} {'max':>9}")
+    for name in options.row or ROWS:
+        measure(name, options.repetitions)
+
+
+if __name__ == "__main__":
+    main()
