@@ -132,9 +132,16 @@ def harm_by_chaos(spec: str) -> Callable[[Job, Snapshot], float]:
     return harm
 
 
-def harm_agent(running: Job, _: Snapshot) -> float:
+def harm_agent(running: Job, now: Snapshot) -> float:
+    """The agent of rank 1, once the node that was lost before it is back."""
+
+    def both_nodes() -> bool | None:
+        status = running.status()
+        return True if status is not None and len(json.loads(status.raw)["nodes"]) == 2 else None
+
+    wait_for(both_nodes)
     family = psutil.Process(running.process.pid).children(recursive=True)
-    victim = next(process for process in family if {"everstep.agent", "local-1"} <= set(process.cmdline()))
+    victim = next(process for process in family if {"everstep.agent", now.workers[1].node} <= set(process.cmdline()))
     at = time.time()
     victim.kill()
     return at

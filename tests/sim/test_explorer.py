@@ -1,4 +1,4 @@
-"""The protocol is right: in these scopes every interleaving was tried, and none breaks a rule of DESIGN.
+"""The protocol is right: in these scopes every interleaving was tried, and none breaks a rule of docs/protocol.md.
 
 Run with ``-rP`` to see how many states each proof has. Larger scopes are in ``make chaos``.
 """

@@ -145,7 +145,7 @@ class Host:
 
     async def _farewell(self, end: End) -> None:
         """Agents end their workers, then their connections."""
-        (self._run.path / "result.json").write_text(json.dumps({"code": end.code, "reason": end.reason}))
+        self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
         if self._links:

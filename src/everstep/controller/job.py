@@ -107,6 +107,14 @@ class RunDir:
     def publish(self, address: Address) -> None:
         _write(self._address, msgspec.json.encode(address))
 
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def finish(self, code: int, reason: str) -> None:
+        """The job is over; the exit code and why."""
+        _write(self.result, msgspec.json.encode({"code": code, "reason": reason}))
+
     def address(self) -> Address | None:
         """None while no controller has listened yet."""
         return _read(self._address, Address) if self._address.exists() else None

@@ -99,13 +99,12 @@ class Result:
     @classmethod
     def read(cls, run: RunDir) -> Result | None:
         """None while the run is not over."""
-        path = run.path / "result.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            return msgspec.json.decode(run.result.read_bytes(), type=cls)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{path} is of another version of everstep, or damaged: {error}") from None
+            raise ConfigError(f"{run.result} is of another version of everstep, or damaged: {error}") from None
 
 
 class Client:
