@@ -40,8 +40,11 @@ chaos: $(STAMP)  ## the explorer on its large scopes, one after the other; CHAOS
 		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(CHAOS_STATES); \
 	done
 
-bench: $(STAMP)  ## microseconds per node that the core needs for one failure
-	$(BIN)/python -m bench.core
+bench: $(STAMP)  ## what the core, a step and the detection cost, one table each; takes long
+	@set -e; for name in core step detect; do \
+		printf '\n=== bench.%s ===\n' "$$name"; \
+		$(BIN)/python -m bench.$$name; \
+	done
 
 clean:  ## remove the virtual environment, caches and build products
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

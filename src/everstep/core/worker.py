@@ -248,8 +248,8 @@ class WorkerMachine:
     def _on_settle(self, command: Settle) -> None:
         self.order = command
         if command.action is Action.FINISH and self.phase is READY:
-            self.phase, self.parked, self.tainted = COMMITTED, False, False
-            self.out.append(Do.PROCEED)
+            self.phase, self.tainted = COMMITTED, False
+            self._start(command, Do.PROCEED)
         elif self.phase in IN_STEP:
             self._start(command, Do.DROP)
         else:
@@ -285,7 +285,8 @@ class WorkerMachine:
             self.out.append(self.answer)
 
     def _start(self, command: Command, do: Do) -> None:
-        self.order, self.parked = command, False
+        """From here on the last answer is not true any more, so it is not given again either."""
+        self.order, self.answer, self.parked = command, None, False
         self.out.append(do)
 
     def _stopped(self) -> Stopped:
