@@ -18,8 +18,8 @@ from pathlib import Path
 
 from everstep.chaos.spec import Action, Fault, When
 from everstep.chaos.strikes import Strikes, of_job
-from everstep.types import NodeId, Rank, Step, WorkerPhase
-from everstep.worker.phases import IN_STEP
+from everstep.types import NodeId, Rank, Step
+from everstep.worker.phases import IN_STEP, Phase
 
 EXIT_CODE = 3
 SLOW_S = 1.0
@@ -43,7 +43,7 @@ class _Armed:
     def by_main_thread(self) -> bool:
         return self.fault.exact or self.fault.action in _MAIN_THREAD_ONLY
 
-    def matches(self, phase: WorkerPhase, when: When, step: Step) -> bool:
+    def matches(self, phase: Phase, when: When, step: Step) -> bool:
         fault = self.fault
         if when is not (fault.when or When.MID):
             return False
@@ -61,7 +61,7 @@ class Injector:
         self._rank = rank
         self._node = node
         self._armed: tuple[_Armed, ...] = ()
-        self._at: tuple[WorkerPhase, Step] | None = None
+        self._at: tuple[Phase, Step] | None = None
 
     def arm(self, fault: Fault, strikes: Strikes | None = None) -> None:
         """From any thread."""
@@ -79,18 +79,24 @@ class Injector:
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def before(self, phase: WorkerPhase, step: Step) -> None:
+    def before(self, phase: Phase, step: Step) -> None:
         """This phase is about to be stamped: the work of the one before is done."""
         if self._at is not None:
             self._reach(*self._at, When.AFTER)
         self._reach(phase, step, When.BEFORE)
 
-    def inside(self, phase: WorkerPhase, step: Step) -> None:
-        """This phase was stamped just now."""
+    def inside(self, phase: Phase, step: Step) -> None:
+        """This phase was stamped just now, and its work is under way."""
         self._at = (phase, step)
         self._reach(phase, step, When.MID)
 
-    def _reach(self, phase: WorkerPhase, step: Step, when: When) -> None:
+    def in_passing(self, phase: Phase, step: Step, *, main_thread: bool) -> None:
+        """A phase of a recovery: it has no before and after, because nothing is stamped."""
+        for armed in self._armed:
+            if armed.fault.phase is phase and (main_thread or armed.fault.action not in _MAIN_THREAD_ONLY):
+                self._reach(phase, step, armed.fault.when or When.MID)
+
+    def _reach(self, phase: Phase, step: Step, when: When) -> None:
         for armed in self._armed:
             if armed.by_main_thread and armed.matches(phase, when, step) and armed.strikes.claim():
                 if armed.fault.exact:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from everstep.errors import ConfigError
-from everstep.types import NodeId, Rank, Step, WorkerPhase
-from everstep.worker.phases import PHASES
+from everstep.types import NodeId, Rank, Step
+from everstep.worker.phases import PHASES, Phase
 
 
 class Action(enum.Enum):
@@ -59,7 +59,7 @@ class Fault:
     rank: Rank | None = None
     node: NodeId | None = None
     step: Step | None = None
-    phase: WorkerPhase | None = None
+    phase: Phase | None = None
     """None with a step: the first phase of that step."""
     when: When | None = None
     times: int = 1
@@ -158,7 +158,7 @@ def _seconds(name: str, text: str) -> float:
         raise _refuse(name, repr(text), "it is a number of seconds, for example 0.5") from None
 
 
-def _phase(name: str, text: str) -> WorkerPhase:
+def _phase(name: str, text: str) -> Phase:
     if text not in PHASES:
         raise _refuse(name, repr(text), f"it is one of {', '.join(PHASES)}")
     return PHASES[text]
@@ -182,7 +182,7 @@ def _one_word(name: str, value: str) -> None:
         raise _refuse(name, repr(value), "it is the name of a node, without spaces")
 
 
-def _known_phase(name: str, value: WorkerPhase) -> None:
+def _known_phase(name: str, value: Phase) -> None:
     if value not in PHASES.values():
         raise _refuse(name, value.name, f"it is one of {', '.join(PHASES)}")
 
