@@ -58,7 +58,11 @@ class Buckets:
 
     def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
         """DDP would rebuild a moment later; here the broadcast is seen."""
-        if self.layout.broadcasts or not torch.is_grad_enabled():
+        if torch.is_grad_enabled():
+            self._rebuild_if_due()
+
+    def _rebuild_if_due(self) -> None:
+        if self.layout.broadcasts:
             return
         with self._world.capturing() as captured:
             rebuilt = self.ddp.reducer._rebuild_buckets()
@@ -83,11 +87,12 @@ class Buckets:
         self._visits = visits
 
     def at_barrier(self) -> None:
-        """All gradients are there. DDP sends rank 0's buffers only before the next Forward; until then rank 0 alone
-        would have the true ones, so they are sent now."""
+        """All gradients are there. What DDP would do before the next Forward is done now, while a failure still means
+        a redo: the rebuild, because it comes from this Backward; and rank 0's buffers, which only rank 0 has."""
         if self._counting:
             self._stop_counting()
             self.layout = Layout(self.layout.broadcasts, self._visits)
+        self._rebuild_if_due()
         if self.ddp.will_sync_module_buffers():
             self.ddp._sync_buffers()
 

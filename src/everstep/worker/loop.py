@@ -106,7 +106,9 @@ class ProtectedLoop:
         if self._void:
             self._stage, self._void = Stage.BETWEEN, False
             return True
-        self._look_for_failures()
+        if not (self._dropping or self._control.must_park):
+            self._protection.world.found_failure()
+            self._look_for_failures()
         if not (self._dropping or self._control.must_park):
             return False
         if not self._dropping:

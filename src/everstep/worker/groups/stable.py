@@ -73,7 +73,8 @@ class StableGroup(dist.ProcessGroup):
     def issue(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> dist.Work:
         """Do it in the inner group, or locally while there is none."""
         world = self._world
-        world.gate.enter(name)
+        if not world.local:
+            world.gate.enter(name)
         operation = OPERATIONS[name]
         if self.inner is None or world.local:
             outputs = operation.outputs(arguments)
