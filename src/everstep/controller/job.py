@@ -64,6 +64,10 @@ class RunDir:
         return self.path / "journal"
 
     @property
+    def recoveries(self) -> Path:
+        return self.path / "recoveries.jsonl"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 
