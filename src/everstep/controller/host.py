@@ -22,6 +22,7 @@ from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
+from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, DumpStacks, Effect, End, Kill, Note, Send, Spawn
 from everstep.core.events import (
@@ -40,6 +41,7 @@ from everstep.core.events import (
 from everstep.core.machine import EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.log import RecoveryLog
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -101,6 +103,7 @@ class Host:
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
+        self._recoveries = RecoveryLog(run.recoveries)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -112,6 +115,8 @@ class Host:
         machine = Machine(self._job.config)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
+            if not isinstance(record.entry, JobConfig):
+                self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
         )
@@ -173,13 +178,14 @@ class Host:
     def _work(self) -> None:
         while self._pending:
             event = self._pending[0]
-            self._journal.append(event)
+            time_s = self._journal.append(event)
             failures = self._machine.failures
             effects = handle(self._machine, event)
             if self._machine.failures > failures:
                 self._failures.append((time.time(), self._machine.last_failure))
             self._watch_for(event)
             self._carry_out(effects)
+            self._record(event, self._machine, effects, time_s)
             self._pending.popleft()
 
     def _remember(self, time_s: float, machine: Machine, effects: list[Effect]) -> None:
@@ -189,6 +195,10 @@ class Host:
         for effect in effects:
             if isinstance(effect, End):
                 self._finish(effect)
+
+    def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
+            log.info("%s", recovery.sentence)
 
     def _watch_for(self, event: Event) -> None:
         """Keep the detector informed."""
@@ -268,7 +278,7 @@ class Host:
         node = hello.node
         if (old := self._links.pop(node, None)) is not None:
             old.close(f"{node} has connected again")
-            self.take(NodeLost(node, "its agent has connected anew"))
+            self.take(NodeLost(node, "its agent has connected anew", where=self._detector.node_gone(node)))
         self._links[node] = link
         self._empty.clear()
         link.send(self._welcome())
@@ -291,8 +301,7 @@ class Host:
         if not self._links:
             self._empty.set()
         if self._end is None:
-            self._detector.node_gone(node)
-            self.take(NodeLost(node, evidence))
+            self.take(NodeLost(node, evidence, where=self._detector.node_gone(node)))
 
     def _welcome(self) -> Welcome:
         job = self._job
@@ -365,7 +374,8 @@ class Host:
 
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
-        return status(self._job.name, self._machine, self._sightings, list(self._failures), reason)
+        failures = list(self._failures)
+        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""
