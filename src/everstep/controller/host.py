@@ -23,6 +23,7 @@ from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
+from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
 from everstep.core.events import (
@@ -41,6 +42,7 @@ from everstep.core.events import (
 from everstep.core.machine import EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.log import RecoveryLog
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -106,6 +108,7 @@ class Host:
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
         self._meetings = Meetings(run.memories)
+        self._recoveries = RecoveryLog(run.recoveries)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -117,6 +120,8 @@ class Host:
         machine = Machine(self._job.config)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
+            if not isinstance(record.entry, JobConfig):
+                self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
         )
@@ -178,13 +183,14 @@ class Host:
     def _work(self) -> None:
         while self._pending:
             event = self._pending[0]
-            self._journal.append(event)
+            time_s = self._journal.append(event)
             failures = self._machine.failures
             effects = handle(self._machine, event)
             if self._machine.failures > failures:
                 self._failures.append((time.time(), self._machine.last_failure))
             self._watch_for(event)
             self._carry_out(effects)
+            self._record(event, self._machine, effects, time_s)
             self._pending.popleft()
 
     def _remember(self, time_s: float, machine: Machine, effects: list[Effect]) -> None:
@@ -194,6 +200,10 @@ class Host:
         for effect in effects:
             if isinstance(effect, End):
                 self._finish(effect)
+
+    def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
+            log.info("%s", recovery.sentence)
 
     def _watch_for(self, event: Event) -> None:
         """Keep the detector informed."""
@@ -276,7 +286,7 @@ class Host:
         node = hello.node
         if (old := self._links.pop(node, None)) is not None:
             old.close(f"{node} has connected again")
-            self.take(NodeLost(node, "its agent has connected anew"))
+            self.take(NodeLost(node, "its agent has connected anew", where=self._detector.node_gone(node)))
         self._links[node] = link
         self._empty.clear()
         link.send(self._welcome())
@@ -299,8 +309,7 @@ class Host:
         if not self._links:
             self._empty.set()
         if self._end is None:
-            self._detector.node_gone(node)
-            self.take(NodeLost(node, evidence))
+            self.take(NodeLost(node, evidence, where=self._detector.node_gone(node)))
 
     def _welcome(self) -> Welcome:
         job = self._job
@@ -386,7 +395,8 @@ class Host:
 
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
-        return status(self._job.name, self._machine, self._sightings, list(self._failures), reason)
+        failures = list(self._failures)
+        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

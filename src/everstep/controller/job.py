@@ -80,6 +80,10 @@ class RunDir:
         return self.path / "memories"
 
     @property
+    def recoveries(self) -> Path:
+        return self.path / "recoveries.jsonl"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

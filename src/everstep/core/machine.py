@@ -73,7 +73,7 @@ from everstep.core.events import (
     Verdict,
 )
 from everstep.core.membership import Worker
-from everstep.core.state import Fence, JobState
+from everstep.core.state import Fence, JobState, Loss
 from everstep.errors import InvalidTransition
 from everstep.types import Generation, Step, WorkerId, WorkerPhase
 
@@ -110,6 +110,7 @@ class Machine(JobState):
     def handle(self, event: Event) -> list[Effect]:
         """Take one event in; return what the host has to do, in this order."""
         self.recent.append(event)
+        self.losses = []
         if self.phase in (DONE, FAILED) or self._stale(event):
             return []
         row = TABLE.get((type(event), self.phase))
@@ -283,6 +284,7 @@ class Machine(JobState):
 
     def _on_stalled(self, event: Stalled) -> None:
         self.last_failure = f"{Cause.STALLED.value}: {event.evidence}"
+        self.losses.append(Loss(Cause.STALLED, event.evidence))
         if self.stalled:
             self._end(EXIT_FAILED, f"stalled again after a redo; {self.last_failure}")
             return
@@ -293,6 +295,7 @@ class Machine(JobState):
     def _on_grace_over(self, event: Deadline) -> None:
         if self.graced:
             self.last_failure = Cause.COLLECTIVE.value
+            self.losses.append(Loss(Cause.COLLECTIVE, Cause.COLLECTIVE.value))
             self._recover()
 
     def _on_shared_deadline(self, event: Deadline) -> None:
@@ -301,6 +304,7 @@ class Machine(JobState):
             self._on_grace_over(event)
         elif event.phase is self.phase:
             self.last_failure = f"{self.phase.name} of generation {self.generation} took too long"
+            self.losses.append(Loss(Cause.OVERDUE, self.last_failure))
             self._recover()
 
     def _on_deadline(self, event: Deadline) -> None:
@@ -332,6 +336,11 @@ class Machine(JobState):
         if workers:
             self.last_failure = f"{', '.join(map(self.name, workers))}: {cause.value} ({evidence})"
             self.note(self.last_failure)
+        self.losses += [
+            Loss(cause, evidence, record.id, record.rank, record.node, record.stage)
+            for record in records
+            if self.members.is_seated(record)
+        ]
         for worker in workers:
             self._lose(worker, gone=gone, usable=usable, forgivable=ranked and cause in (Cause.HANG, Cause.FROZEN))
         if place and any(record.stage is WorkerPhase.SPAWNED for record in records):
@@ -367,6 +376,7 @@ class Machine(JobState):
         elif self.phase is STARTING and self._hopeless():
             self._end(EXIT_FAILED, f"failed twice before init(); {self.last_failure}")
         elif self.phase is STARTING:
+            self.reason = "not every rank has come to protect() yet, so there is nothing to go on from: all start again"
             self._restart()
         elif self.phase is ENDING:
             self._restart_for_the_end()
@@ -400,6 +410,7 @@ class Machine(JobState):
             self._end(EXIT_FAILED, f"failed after the last step, which no checkpoint holds; {self.last_failure}")
         else:
             self.source, self.over = found[0], True
+            self.reason = f"what came after the last step is lost: all start again and load step {self.target}"
             self._restart()
 
     def _recover(self) -> None:
@@ -499,7 +510,7 @@ class Machine(JobState):
         self._settle(self.source.step, actions, reason)
 
     def _settle(self, target: Step, actions: dict[WorkerId, Action], reason: str) -> None:
-        self.target, self.actions = target, actions
+        self.target, self.actions, self.reason = target, actions, reason
         self.note(reason)
         self._enter(SETTLING)
         for action, workers in self._by_action().items():
