@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import _register_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from everstep.errors import ConfigError
@@ -118,10 +118,10 @@ class Buckets:
             ddp._has_rebuilt_buckets = False
             ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
             for hook, state in ddp._comm_hooks:
-                dist._register_comm_hook(ddp.reducer, state, hook)
+                _register_comm_hook(ddp.reducer, state, hook)
             if ddp.static_graph:
                 ddp.reducer._set_static_graph()
-                ddp.logger._set_static_graph()
+                ddp.logger._set_static_graph()  # type: ignore[union-attr]
                 self._pretend_first_step()
             self._rebuild()
 
@@ -145,8 +145,8 @@ class Buckets:
             chain = torch.zeros((), requires_grad=True)
             for parameter, count in zip(parameters, self.layout.visits, strict=True):
                 if count > visit:
-                    chain = _Touch.apply(chain, parameter)
-            chain.backward()  # type: ignore[no-untyped-call]
+                    chain = _Touch.apply(chain, parameter)  # type: ignore[no-untyped-call]
+            chain.backward()
         reducer._delay_all_reduce()  # type: ignore[attr-defined]
         for parameter in parameters:
             parameter.grad = None
@@ -165,7 +165,7 @@ class _Touch(torch.autograd.Function):
         return chain.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (parameter,) = context.saved_tensors
         return gradient, torch.zeros_like(parameter)
 

@@ -77,6 +77,8 @@ class ProtectedLoop:
     def begin(self, step: Step) -> None:
         """A Stop may come first: then this waits for the recovery."""
         control = self._control
+        if self._stage is Stage.OVER:
+            raise RuleError(f"{step} cannot be begun: the job's one loop over job.steps() has ended on all ranks")
         while control.version == step and not control.move(Move.BEGIN):
             control.follow()
         self._stage = Stage.WORKING

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import GroupName
 
 from everstep.errors import ProtocolError
 from everstep.worker.groups.local import OPERATIONS, LocalWork
@@ -29,7 +30,7 @@ class StableGroup(dist.ProcessGroup):
     """Made by `torch.distributed` through the backend "everstep"."""
 
     def __init__(self, world: World, key: str, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.key = key
         self.timeout = timeout
         self.inner: dist.ProcessGroup | None = None
@@ -122,8 +123,8 @@ class StableGroup(dist.ProcessGroup):
         return "everstep"
 
     @property
-    def group_name(self) -> str:
-        return self._name
+    def group_name(self) -> GroupName:
+        return GroupName(self._name)
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -193,7 +194,7 @@ for _name in OPERATIONS:
 
 
 def _wait_until(done: Callable[[], bool], timeout_s: float, key: str) -> None:
-    """A work that was cut ends by itself within milliseconds, and has no way to wake anybody who does not wait in it."""
+    """A work that was cut ends within milliseconds, and has no way to wake anybody who does not wait in it."""
     deadline = time.monotonic() + timeout_s
     pause_s = 0.0001
     while not done():

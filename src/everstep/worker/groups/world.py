@@ -148,7 +148,8 @@ class World:
 
     def in_flight(self) -> bool:
         """Whether an operation has not ended. Finds failures too."""
-        return any([group.in_flight() for group in list(self.groups.values())])
+        busy = [group.in_flight() for group in self.groups.values()]
+        return any(busy)
 
     def found_failure(self) -> bool:
         """The script's code met an error: was it a collective's? The error is there a moment before its work has ended,
@@ -193,7 +194,8 @@ class World:
     @contextmanager
     def capturing(self) -> Iterator[list[list[torch.Tensor]]]:
         """The results of the operations inside."""
-        self.captured = captured = []
+        captured: list[list[torch.Tensor]] = []
+        self.captured = captured
         try:
             yield captured
         finally:
