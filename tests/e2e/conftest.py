@@ -44,7 +44,7 @@ class Run:
     def __init__(self, root: Path, *args: str) -> None:
         self.dir = root / "run"
         self.output = root / "output.txt"
-        command = [sys.executable, "-m", "everstep.cli", "run", "--run-dir", str(self.dir), "--preload", "json", *args]
+        command = [sys.executable, "-m", "everstep.cli", "run", "--run-dir", str(self.dir), *args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 command,

@@ -332,7 +332,16 @@ class Host:
         for event in events:
             if isinstance(event, Verdict):
                 self._judge(event)
+            elif isinstance(event, NodeLost):
+                self._hang_up(event)
             self.take(event)
+
+    def _hang_up(self, lost: NodeLost) -> None:
+        """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
+        if (link := self._links.pop(lost.node, None)) is not None:
+            link.close(lost.evidence)
+        if not self._links:
+            self._empty.set()
 
     def _judge(self, verdict: Verdict) -> None:
         if (seen := self._sightings.get(verdict.worker)) is not None:
