@@ -277,6 +277,7 @@ class Host:
         node = hello.node
         if (old := self._links.pop(node, None)) is not None:
             old.close(f"{node} has connected again")
+            self._detector.node_gone(node)
             self.take(NodeLost(node, "its agent has connected anew"))
         self._links[node] = link
         self._empty.clear()
