@@ -18,7 +18,7 @@ from everstep.errors import ConfigError
 from everstep.launch import environment
 from everstep.launch.client import Result
 from everstep.launch.local import Launcher, Screen
-from everstep.launch.prepare import check_shared_memory, run_directory
+from everstep.launch.prepare import check_devices, check_shared_memory, run_directory
 from everstep.types import NodeId
 from everstep.wire.auth import Token, find_token
 
@@ -62,6 +62,8 @@ def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -
     if local_nodes > ranks:
         raise ConfigError(f"--local-nodes {local_nodes} with {ranks} ranks: give each node a rank, so at most {ranks}")
     offers = [devices] * local_nodes if devices else environment.node_devices(cuda, ranks, local_nodes)
+    if devices:
+        check_devices(devices, ranks, local_nodes)
     check_shared_memory(ranks + options.standby)
     config = options.config(ranks, local_nodes)
     job = options.job(program, cwd, config, -(-ranks // local_nodes), ("127.0.0.1", 0))

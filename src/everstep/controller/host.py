@@ -14,6 +14,7 @@ import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
@@ -70,7 +71,7 @@ from everstep.wire.messages import (
     ToController,
     Welcome,
 )
-from everstep.wire.server import serve
+from everstep.wire.server import Server, serve
 from everstep.wire.terms import Terms
 
 log = logging.getLogger(__name__)
@@ -132,9 +133,7 @@ class Host:
 
     async def run(self) -> int:
         """Serve until the job is over; the exit code."""
-        former = self._run.address()
-        port = former.port if former else self._job.port
-        async with await serve((self._job.host, port), self._terms(), self._on_connection) as server:
+        async with await self._listen() as server:
             assert not isinstance(server.address, os.PathLike)
             self._run.publish(Address(*server.address, os.getpid()))
             self._carry_out(self._effects)
@@ -149,6 +148,16 @@ class Host:
                 ticker.cancel()
             await self._farewell(end)
         return end.code
+
+    async def _listen(self) -> Server[FromController, ToController]:
+        """Where it was before a restart; if somebody else has that port by now, where the job wants it."""
+        if (former := self._run.address()) is not None:
+            with suppress(ConfigError):
+                return await self._serve_at(former.port)
+        return await self._serve_at(self._job.port)
+
+    async def _serve_at(self, port: int) -> Server[FromController, ToController]:
+        return await serve((self._job.host, port), self._terms(), self._on_connection)
 
     def _terms(self) -> Terms[FromController, ToController]:
         return Terms(Codec(FromController), Codec(ToController), self._run.read_token())
@@ -362,7 +371,16 @@ class Host:
         for event in events:
             if isinstance(event, Verdict):
                 self._judge(event)
+            elif isinstance(event, NodeLost):
+                self._hang_up(event)
             self.take(event)
+
+    def _hang_up(self, lost: NodeLost) -> None:
+        """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
+        if (link := self._links.pop(lost.node, None)) is not None:
+            link.close(lost.evidence)
+        if not self._links:
+            self._empty.set()
 
     def _judge(self, verdict: Verdict) -> None:
         if (seen := self._sightings.get(verdict.worker)) is not None:

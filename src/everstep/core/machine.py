@@ -75,9 +75,9 @@ from everstep.core.events import (
 from everstep.core.membership import Worker
 from everstep.core.state import Fence, JobState, Loss
 from everstep.errors import InvalidTransition
-from everstep.types import Generation, Step, WorkerId, WorkerPhase
+from everstep.types import Generation, Rank, Step, WorkerId, WorkerPhase
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, DONE, FAILED = JobPhase
 RECOVERING = (STOPPING, SETTLING, RESETTING, RESTORING, RESUMING)
@@ -144,6 +144,8 @@ class Machine(JobState):
         members, present = self.members, set(event.workers)
         if event.node not in members.nodes:
             members.join(event.node, event.devices)
+            if len(members.nodes) < self.config.nodes and not self.gathered:
+                self.note(f"{event.node} has come: {len(members.nodes)} of {self.config.nodes} nodes")
         members.mark(event.node, present=True)
         known = members.by_node[event.node]
         for stranger in sorted(present - known):
@@ -318,7 +320,18 @@ class Machine(JobState):
         elif self._fence_pending():
             self._arm_limit()  # the time for the next step counts from when a device can come free
         elif vacant:
-            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure or 'none yet'}")
+            self._give_up_waiting(vacant)
+
+    def _give_up_waiting(self, vacant: list[Rank]) -> None:
+        """Before the first failure it is no failure of the job: too little was there for it."""
+        came, wanted = len(self.members.nodes), self.config.nodes
+        if self.failures:
+            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure}")
+        elif not self.gathered:
+            what = f"{came} of {wanted} nodes came within {self.config.start_s:g} s"
+            self._end(EXIT_USAGE, f"{what}: start an agent on each node, or ask for fewer nodes")
+        else:
+            self._end(EXIT_USAGE, f"no free device for ranks {vacant} in time: add devices, or ask for fewer ranks")
 
     def _fail(
         self,
