@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everstep.cli.options import JobOptions, job_options
+from everstep.cli.options import INTERFACE, JobOptions, job_options
 from everstep.cli.screen import PREFIX, open_screen
 from everstep.cli.view import tidy
 from everstep.controller.job import Job, RunDir
@@ -53,6 +54,8 @@ Exit codes:
 @job_options
 def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -> int:
     options = JobOptions(**rest)
+    if options.interface is None and INTERFACE not in os.environ:
+        options = replace(options, interface="lo")
     cwd = Path.cwd()
     program = options.check(cwd)
     cuda = environment.cuda_devices()
