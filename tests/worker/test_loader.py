@@ -35,6 +35,7 @@ from torch.utils.data import (
 import everstep
 from everstep.errors import ConfigError, ProtocolError
 from everstep.worker.loader import Loader, PrivateLoader, guard_plain_loaders, make_loader
+from everstep.worker.loader.copying import NotCopied, copy_batch
 from everstep.worker.loader.make import KEEP_BYTES
 
 
@@ -213,6 +214,39 @@ def test_a_large_batch_is_read_once_more_and_what_was_read_ahead_is_not_lost(mak
     rest = [loader.batch(step(index)) for index in (1, 2, 3, 4)]
     assert [batch[0, 0].item() for batch, _ in rest] == [2, 4, 6, 8]
     assert [max(reads) // 2 for _, reads in rest[:3]] == [2, 3, 4]
+
+
+def test_a_copy_is_exact_and_shares_what_was_shared() -> None:
+    base = torch.arange(24).reshape(4, 6)
+    rows = [1, 2]
+    batch: dict[str, Any] = {
+        "view": base[1:, ::2].t(),
+        "base": base,
+        "rows": (rows, rows),
+        "array": np.arange(6).reshape(2, 3).T.copy("F"),
+    }
+    copy = copy_batch(batch)
+    assert copy["rows"] == ([1, 2], [1, 2])
+    assert copy["rows"][0] is copy["rows"][1] is not rows
+    assert np.array_equal(copy["array"], batch["array"])
+    assert (copy["view"].stride(), copy["array"].strides) == (batch["view"].stride(), batch["array"].strides)
+    base.zero_()
+    assert torch.equal(copy["base"], torch.arange(24).reshape(4, 6))
+    copy["base"].fill_(7)
+    assert copy["view"].unique().tolist() == [7]
+
+
+@pytest.mark.parametrize("part", [{1}, np.arange(6)[1:], torch.ones(2, requires_grad=True), torch.ones(2).to_sparse()])
+def test_what_might_differ_is_not_copied(part: Any) -> None:
+    with pytest.raises(NotCopied):
+        copy_batch([part])
+
+
+def test_what_is_too_large_is_not_copied() -> None:
+    whole = torch.zeros(100)
+    assert len(copy_batch([whole, whole[1:]], most_bytes=400)) == 2
+    with pytest.raises(NotCopied):
+        copy_batch(whole[:1], most_bytes=399)  # its memory is that of the whole
 
 
 def test_asking_twice_in_one_attempt_gives_the_same_objects(make: Make) -> None:
@@ -548,6 +582,31 @@ def test_an_interruption_inside_a_stream_loses_no_batch() -> None:
         assert values(loader.batch(step(index, 1))) == values(calm.batch(step(index)))
 
 
+@pytest.mark.parametrize("copyable", [True, False])
+def test_an_interruption_at_any_line_loses_no_batch_of_a_stream(copyable: bool) -> None:
+    calm, loader = private(Stream()), private(Stream(copyable=copyable))
+    for index in itertools.count():
+        wanted = values(calm.batch(step(index)))
+        with stop_at_line(index, "private.py") as stopped:
+            loader.batch(step(index))
+        for attempt in (1, 2):
+            assert values(loader.batch(step(index, attempt))) == wanted
+        if not stopped:
+            break
+    assert index > 10
+
+
+def test_a_step_after_an_interrupted_one_does_not_get_its_batch() -> None:
+    calm, source = private(Stream()), Stream()
+    wanted = [values(calm.batch(step(index))) for index in range(3)]
+    loader = private(source)
+    loader.batch(step(0))
+    source.stop = True
+    with pytest.raises(Stopped):
+        loader.batch(step(1))
+    assert values(loader.batch(step(2))) == wanted[2]
+
+
 def test_a_stream_cannot_go_back() -> None:
     loader = private(Stream())
     loader.batch(step(4))
@@ -608,6 +667,11 @@ def test_what_cannot_work_is_refused(source: Any, options: dict[str, Any], messa
 def test_a_place_that_does_not_exist_is_refused(rank: int, world_size: int) -> None:
     with pytest.raises(ConfigError):
         make_loader(Numbers(), rank=rank, world_size=world_size, batch_size=1)
+
+
+def test_a_step_before_the_first_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"loader.batch\(-1\)"):
+        make(Numbers(), batch_size=1).batch(-1)
 
 
 # ── a plain DataLoader inside a step ─────────────────────────────────────────────────────────────────────

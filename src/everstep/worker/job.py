@@ -104,11 +104,16 @@ class Job:
         """
         from everstep.worker.loader import make_loader
 
-        loader = make_loader(source, rank=self.rank, world_size=self.world_size, **options)
+        point = self._safe_point
+        loader = make_loader(source, rank=self.rank, world_size=self.world_size, safe_point=point, **options)
         if loader.private and self._loop is not None:
             raise ConfigError("a loader with a state of its own has to be made before protect(), which protects it too")
         self._loaders.append(loader)
         return loader
+
+    def _safe_point(self) -> None:
+        if self._loop is not None:
+            self._loop.safe_point()
 
     def _epoch(self, step: StepIndex) -> int:
         """By the first loader."""

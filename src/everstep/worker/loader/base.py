@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
+from everstep.errors import ConfigError
+from everstep.worker.loader.copying import NotCopied, copy_batch
 
 
 class StepLike(Protocol):
@@ -35,6 +35,8 @@ class Loader(ABC):
     def batch(self, step: StepLike | int) -> Any:
         """Of this rank in this step. An index may stand for the step, in an evaluation for example."""
         if isinstance(step, int):
+            if step < 0:
+                raise ConfigError(f"loader.batch({step}): the index of a step is at least 0")
             self._given = None
             return self._keep_or_read(step)
         given = self._given
@@ -46,7 +48,7 @@ class Loader(ABC):
         return batch
 
     def start(self, index: int) -> None:  # noqa: B027  (not all can)
-        """This step comes next: its batch may be read already."""
+        """This step comes next: its batch may be read already. From the main thread, like all else."""
 
     def close(self) -> None:
         """No further batch is asked for: let go of memory and processes."""
@@ -66,11 +68,11 @@ class Loader(ABC):
 
     def _keep_or_read(self, index: int) -> Any:
         if self._kept is not None and self._kept.index == index:
-            return copy.deepcopy(self._kept.batch)
+            return copy_batch(self._kept.batch)
         self._kept = None
         batch = self._read(index)
-        if _can_copy(batch, self._keep_bytes):
-            self._kept = _Kept(index, copy.deepcopy(batch))
+        with suppress(NotCopied):
+            self._kept = _Kept(index, copy_batch(batch, self._keep_bytes))
         return batch
 
 
@@ -89,34 +91,3 @@ class _Kept:
 
     index: int
     batch: Any
-
-
-def _can_copy(batch: Any, most_bytes: int | None) -> bool:
-    """Exactly, and within these bytes: plain tensors and arrays in plain containers."""
-    size = _bytes(batch)
-    return size is not None and (most_bytes is None or size <= most_bytes)
-
-
-def _bytes(part: Any) -> int | None:
-    """None for what might not be copied exactly, or not alone."""
-    if type(part) is torch.Tensor:
-        plain = part.layout is torch.strided and not part.requires_grad
-        return part.untyped_storage().nbytes() if plain else None
-    if f"{type(part).__module__}.{type(part).__name__}" == "numpy.ndarray":  # there is a torch without NumPy
-        return int(part.nbytes) if part.flags.forc and not part.dtype.hasobject else None
-    if isinstance(part, str | bytes | int | float | None):
-        return len(part) if isinstance(part, str | bytes) else 8
-    if type(part) is dict:
-        return _sum(map(_bytes, part.values()))
-    if type(part) is list or (isinstance(part, tuple) and (type(part) is tuple or hasattr(part, "_fields"))):
-        return _sum(map(_bytes, part))
-    return None
-
-
-def _sum(sizes: Iterable[int | None]) -> int | None:
-    total = 0
-    for size in sizes:
-        if size is None:
-            return None
-        total += size
-    return total

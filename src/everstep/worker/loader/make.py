@@ -22,12 +22,12 @@ from everstep.errors import ConfigError
 from everstep.worker.loader.base import Loader
 from everstep.worker.loader.order import Order, whole
 from everstep.worker.loader.private import PrivateLoader
-from everstep.worker.loader.randomness import mix
 from everstep.worker.loader.read import Batches, Processes, ReadAhead, Reader, ReadHere, Task
+from everstep.worker.randomness import mix
 
 KEEP_BYTES = 1 << 20
-"""A batch of at most this size is copied for a redo, in less than 0.1 ms. A larger one is read again: a replacement
-has to read its own at that time too, so nobody waits longer."""
+"""A batch of at most this size is copied for a redo, in about 0.1 ms. A larger one is read again: a replacement has to
+read its own at that time too, so nobody waits longer."""
 
 _WITH_ITS_OWN_ORDER = ("seed",)
 """The options of a source that brings all others."""

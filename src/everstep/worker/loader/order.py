@@ -14,7 +14,7 @@ from typing import SupportsIndex
 import torch
 
 from everstep.errors import ConfigError
-from everstep.worker.loader.randomness import mix
+from everstep.worker.randomness import mix
 
 _KEPT_ORDERS = 2
 """Prefetching looks across the border of two epochs."""

@@ -10,7 +10,7 @@ from typing import Any
 from everstep.errors import ConfigError, ProtocolError
 from everstep.worker.loader.base import Loader
 from everstep.worker.loader.guard import allow_plain_loaders
-from everstep.worker.loader.randomness import mix, own_randomness
+from everstep.worker.randomness import mix, own_randomness, seed_all
 
 _STARTS = 2
 """A source whose place is its end needs one more iterator than one whose place is the middle."""
@@ -106,23 +106,23 @@ class PrivateLoader(Loader):
 
     def _state(self) -> Any:
         if self._after is _UNKNOWN:
-            with self._apart():
+            with self._apart(self._drawn + 1):
                 self._after = copy.deepcopy(self._source.state_dict())
         return self._after
 
     def _restore(self, state: Any) -> None:
         self._torn = True
         self._iterator = None
-        with self._apart():
+        with self._apart(self._drawn + 1):
             self._source.load_state_dict(copy.deepcopy(state))
         self._after = state
         self._torn = False
 
     @contextmanager
-    def _apart(self, *index: int) -> Iterator[None]:
+    def _apart(self, index: int) -> Iterator[None]:
         """What the source does in there is its own affair: it may have a DataLoader inside, and draw numbers."""
-        seed = mix("private", self._seed, self._rank, *index) if index else None
-        with allow_plain_loaders(), own_randomness(seed):
+        with allow_plain_loaders(), own_randomness():
+            seed_all(mix("private", self._seed, self._rank, index))
             yield
 
     def __repr__(self) -> str:

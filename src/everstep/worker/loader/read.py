@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from everstep.worker.fork import die_with
 from everstep.worker.loader.guard import OurIterator
-from everstep.worker.loader.randomness import own_randomness, seed_all
+from everstep.worker.randomness import own_randomness, seed_all
 
 _internals: Any = _utils
 _Failure: Any = torch._utils.ExceptionWrapper

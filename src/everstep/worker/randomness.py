@@ -32,14 +32,12 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
-def own_randomness(seed: int | None = None) -> Iterator[None]:
-    """What is inside starts with this seed, and leaves the generators as they were."""
+def own_randomness() -> Iterator[None]:
+    """What is inside may seed the generators and draw from them: they are left as they were."""
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
     numpy_state = _numpy.get_state() if _numpy is not None else None
     cuda_state = _cuda.get_rng_state() if _cuda.is_initialized() else None
     try:
-        if seed is not None:
-            seed_all(seed)
         yield
     finally:
         torch.default_generator.set_state(torch_state)
