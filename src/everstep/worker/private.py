@@ -78,7 +78,7 @@ class Private:
             self.exchange(group, version)
 
     def _image(self) -> bytes:
-        flat = Flat()
+        flat = Flat(Meshes())
         values = encode([part.pack(flat) for part in self.parts])
         tensors = [
             (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), as_bytes(tensor).numpy().tobytes())

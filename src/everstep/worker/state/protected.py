@@ -36,7 +36,7 @@ class Protected:
 
     def read(self) -> tuple[bytes, Flat]:
         """The state now: its plain values, and its live tensors."""
-        flat = Flat()
+        flat = Flat(self.meshes)
         return encode([part.pack(flat) for part in self.parts]), flat
 
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -112,7 +112,7 @@ class Shadow:
         return copy
 
     def _note(self, part: Part, last: dict[int, _Copy]) -> _Note:
-        flat = Flat()
+        flat = Flat(self._meshes)
         values = encode(_changeable(part, flat))
         tensors = [self._track(name, tensor, last) for name, tensor in zip(flat.names, flat.originals, strict=True)]
         return _Note(part, values, tensors)
@@ -144,7 +144,7 @@ class Shadow:
     def _put_back_values(self, note: _Note) -> None:
         if isinstance(note.part, ScalerPart):
             note.part.drop()
-        flat = Flat()
+        flat = Flat(self._meshes)
         values = encode(_changeable(note.part, flat))
         same = len(flat.originals) == len(note.tensors) and all(
             now is copy.tensor for now, copy in zip(flat.originals, note.tensors, strict=True)

@@ -20,31 +20,24 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def mesh_name(mesh: DeviceMesh) -> str:
-    return f"{mesh.mesh.tolist()} {mesh.mesh_dim_names}"
-
-
-def describe(tensor: DTensor) -> list[Any]:
-    """All that is needed to make it again, beside its local part."""
-    return [mesh_name(tensor.device_mesh), repr(tensor.placements), list(tensor.shape), list(tensor.stride())]
-
-
 class Meshes:
-    """Those of the protected parameters, with the placements on them, by name."""
+    """The meshes and placements of the protected parameters, by number: a replacement meets them in the same order."""
 
     def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
-        self._known = {
-            (mesh_name(tensor.device_mesh), repr(tensor.placements)): (tensor.device_mesh, tensor.placements)
-            for tensor in tensors
-            if isinstance(tensor, DTensor)
-        }
+        sharded = [tensor for tensor in tensors if isinstance(tensor, DTensor)]
+        self._known = list(dict.fromkeys((tensor.device_mesh, tensor.placements) for tensor in sharded))
+
+    def describe(self, tensor: DTensor, name: str) -> list[Any]:
+        """All that is needed to make it again, beside its local part."""
+        place = (tensor.device_mesh, tensor.placements)
+        if place not in self._known:
+            raise StateError(f"{name} has placements {tensor.placements} on a mesh that no protected parameter has")
+        return [self._known.index(place), list(tensor.shape), list(tensor.stride())]
 
     def make(self, description: list[Any], part: torch.Tensor) -> DTensor:
         """The sharded tensor of which this is the local part."""
-        name, placed, shape, stride = description
-        if (name, placed) not in self._known:
-            raise StateError(f"a tensor with placements {placed} on mesh {name}: no protected parameter has such")
-        mesh, placements = self._known[name, placed]
+        number, shape, stride = description
+        mesh, placements = self._known[number]
         size = torch.Size(shape)
         return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=tuple(stride))
 

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from everstep.errors import ConfigError
-from everstep.worker.state.sharded import Meshes, describe, local
+from everstep.worker.state.sharded import Meshes, local
 
 Plain = Any
 """None, bool, int, float, str, bytes, or a list of such."""
@@ -28,7 +28,8 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 class Flat:
     """What a state consists of: take it apart with `pack`, once for each object; then use `data` and `tensors`."""
 
-    def __init__(self) -> None:
+    def __init__(self, meshes: Meshes) -> None:
+        self._meshes = meshes
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
         self._places: dict[int, int] = {}
@@ -44,7 +45,7 @@ class Flat:
         if kind is int:
             return value if _LEAST <= value <= _MOST else ["i", str(value)]
         if isinstance(value, DTensor):
-            return ["D", self.add(value, name), describe(value)]
+            return ["D", self.add(value, name), self._meshes.describe(value, name)]
         if isinstance(value, torch.Tensor):
             return ["T", self.add(value, name)]
         if kind in _SEQUENCES:
