@@ -1,8 +1,9 @@
 """Strikes faults in a worker: exactly at the phase they name, or some time after they were ordered.
 
-The main thread strikes what has a place, and what only it can do (raise, hang, slow). The control thread strikes the
-rest, so that also a script that never comes to a phase can be killed. A fault of the job is written down in the run
-directory before it strikes: a replacement must not die at the same place again.
+The main thread strikes what has a place in a step, and what only it can do (raise, hang, slow). The control thread
+strikes the rest: at a command of a recovery, and by time, so that also a script that never comes to a phase can be
+killed. A fault of the job is written down in the run directory before it strikes: a replacement must not die at the
+same place again.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import ctypes
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.chaos.spec import Action, Fault, When
+from everstep.chaos.spec import Action, Fault, Recovery, When
 from everstep.chaos.strikes import Strikes, of_job
+from everstep.core.effects import Assign, Command, Donate, Reset, Restore, Resume, Role, Settle, Stop
 from everstep.types import NodeId, Rank, Step, WorkerPhase
 from everstep.worker.phases import IN_STEP
 
@@ -25,7 +28,16 @@ EXIT_CODE = 3
 SLOW_S = 1.0
 """How long ``slow`` sleeps if neither ``for`` nor ``delay`` says it."""
 
-_MAIN_THREAD_ONLY = (Action.RAISE, Action.HANG, Action.SLOW)
+
+_RECOVERY = {
+    Assign: Recovery.ASSIGN,
+    Stop: Recovery.STOP,
+    Settle: Recovery.SETTLE,
+    Reset: Recovery.RESET,
+    Restore: Recovery.RESTORE,
+    Donate: Recovery.DONATE,
+    Resume: Recovery.RESUME,
+}
 
 
 class InjectedFault(RuntimeError):
@@ -41,7 +53,11 @@ class _Armed:
 
     @property
     def by_main_thread(self) -> bool:
-        return self.fault.exact or self.fault.action in _MAIN_THREAD_ONLY
+        return self.fault.by_main_thread
+
+    @property
+    def by_time(self) -> bool:
+        return not (self.fault.exact or self.fault.by_main_thread)
 
     def matches(self, phase: WorkerPhase, when: When, step: Step) -> bool:
         fault = self.fault
@@ -62,6 +78,7 @@ class Injector:
         self._node = node
         self._armed: tuple[_Armed, ...] = ()
         self._at: tuple[WorkerPhase, Step] | None = None
+        self._recovering = False
 
     def arm(self, fault: Fault, strikes: Strikes | None = None) -> None:
         """From any thread."""
@@ -102,8 +119,21 @@ class Injector:
     def tick(self) -> None:
         """Between two heartbeats: strike what is due."""
         for armed in self._armed:
-            if not armed.by_main_thread and time.monotonic() >= armed.due_s and armed.strikes.claim():
+            if armed.by_time and time.monotonic() >= armed.due_s and armed.strikes.claim():
                 strike(armed.fault)
+
+    def ordered(self, command: Command, when: When) -> None:
+        """This command of a recovery is about to be obeyed, or was just now. Those of the first start are none."""
+        if isinstance(command, Stop) or (isinstance(command, Assign) and command.role is not Role.FOUNDER):
+            self._recovering = True
+        if self._recovering and (here := _RECOVERY.get(type(command))) is not None:
+            for armed in self._armed:
+                fault = armed.fault
+                if fault.recovery is here and when is (fault.when or When.BEFORE) and armed.strikes.claim():
+                    # The thread that obeys must not stand still until then.
+                    threading.Timer(fault.delay_s, strike, (fault,)).start() if fault.delay_s else strike(fault)
+        if isinstance(command, Resume) and when is When.AFTER:
+            self._recovering = False
 
 
 def strike(fault: Fault) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from everstep.agent.board import BoardWriter
 from everstep.chaos.inject import Injector
-from everstep.chaos.spec import parse
-from everstep.core.effects import Assign
+from everstep.chaos.spec import When, parse
+from everstep.core.effects import Assign, Command
 from everstep.core.worker import Do, Out, WorkerMachine
 from everstep.errors import ConfigError
 from everstep.types import Generation, WorkerPhase
@@ -129,7 +129,9 @@ class Control:
             with self._changed:
                 if isinstance(message.command, Assign) and self._machine.phase is WorkerPhase.STANDBY:
                     self._take_seat(message.command, message.env)
+                self._offer(message.command, When.BEFORE)
                 self._carry_out(self._machine.command(message.command))
+            self._offer(message.command, When.AFTER)
         elif isinstance(message, AskStack):
             self._channel.send(Stack(self._seat.worker, self._stacks()))
         else:
@@ -140,6 +142,11 @@ class Control:
         os.environ.update(env)
         seat = self._seat
         self._track.injector = Injector.of_job(seat.chaos, assign.rank, seat.node, seat.run_dir)
+
+    def _offer(self, command: Command, when: When) -> None:
+        """To the faults that wait for it."""
+        if self._track.injector is not None:
+            self._track.injector.ordered(command, when)
 
     def _stacks(self) -> str:
         declared = f"declared: {self._track.activity}\n\n" if self._track.activity else ""
