@@ -9,7 +9,11 @@ EverstepError
 ├── ResourceError          the machine does not give what is needed: what, how much, and what to do
 ├── BoardError             a file that is no board, or a board that does not hold still
 ├── SpawnError             a worker process could not be started, or the process that starts them died
+├── RuleError              the script breaks a rule of protected training: which, where, and what to write instead
+├── StateError             protected state that does not fit, or that is not what its donor sent
 └── ModelViolation         the explorer found a state that breaks an invariant
+
+Interruption, a BaseException, is none of them: it unwinds a step that a recovery has dropped.
 """
 
 from __future__ import annotations
@@ -63,3 +67,16 @@ class SpawnError(EverstepError):
 
 class ModelViolation(EverstepError):
     """An invariant does not hold in a state that the explorer reached."""
+
+
+class RuleError(EverstepError):
+    """The script breaks a rule of protected training. Says which one, where, and what to write instead."""
+
+
+class StateError(EverstepError):
+    """Protected state that does not fit its place, or that is not what its donor sent."""
+
+
+class Interruption(BaseException):
+    """Unwinds a step that is done again. Not an Exception, so that no ``except Exception`` of the script eats it;
+    whoever eats it all the same meets it again at each of our calls until ``with step:`` is left."""

@@ -11,7 +11,6 @@ from tests.worker.conftest import StandIn, Worker, until
 
 from everstep.chaos.inject import Injector
 from everstep.chaos.spec import parse
-from everstep.core.effects import Role
 from everstep.types import NodeId, Rank, Step, WorkerPhase
 from everstep.wire.messages import AskStack, Inject, Raised, Stack
 
@@ -181,23 +180,6 @@ def test_without_a_run_directory_a_process_counts_alone() -> None:
         injector.before(WorkerPhase.FORWARD, Step(0))
         injector.inside(WorkerPhase.FORWARD, Step(0))
     assert [armed.strikes.claim() for armed in injector._armed] == [False], "its only strike was used"
-
-
-# ── in a recovery ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("when", "printed"), [("before", ""), ("after delay=0.01", "in\n")])
-def test_a_newcomer_is_struck_when_it_gets_its_rank(agent: StandIn, when: str, printed: str) -> None:
-    worker = agent.start(ENDLESS, chaos=(f"kill rank=0 recovery=assign when={when}",))
-    agent.assign(worker, role=Role.JOINER)
-    code, stdout, _ = worker.end()
-    assert code == -signal.SIGKILL
-    assert stdout in ("", printed)
-    assert record(agent) == ["0-1"]
-
-
-def test_the_first_start_is_no_recovery(agent: StandIn) -> None:
-    assert agent.run(LOOP, chaos=("kill rank=0 recovery=assign",)).end()[0] == 0
 
 
 # ── by time, and on a running job ────────────────────────────────────────────────────────────────────────

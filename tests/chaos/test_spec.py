@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.chaos.spec import Action, Fault, Recovery, When, parse, parse_lines
+from everstep.chaos.spec import Action, Fault, When, parse, parse_lines
 from everstep.errors import ConfigError
 from everstep.types import NodeId, Rank, Step, WorkerPhase
 from everstep.worker.phases import PHASES
@@ -30,13 +30,6 @@ FAULTS = st.one_of(
     st.fixed_dictionaries(
         {"action": st.sampled_from([Action.PARTITION, Action.SLOW, Action.HANG, Action.GIL])},
         optional=PLACES | {"for_s": SECONDS},
-    ),
-    st.fixed_dictionaries(
-        {
-            "action": st.sampled_from([Action.KILL, Action.STOP, Action.SEGV, Action.EXIT, Action.GIL]),
-            "recovery": st.sampled_from(list(Recovery)),
-        },
-        optional=PLACES | {"when": st.sampled_from([When.BEFORE, When.AFTER])},
     ),
     st.fixed_dictionaries({"action": st.sampled_from([Action.AGENT_KILL, *IN_WORKER])}, optional=PLACES),
 ).map(lambda values: Fault(**cast("dict[str, Any]", values)))
@@ -67,10 +60,7 @@ def test_several_faults_come_one_on_each_line() -> None:
     [
         ("", "begins with an action: kill, stop, segv, exit, raise, hang, gil, slow, agent-kill"),
         ("explode rank=1", "action='explode' cannot be: it is one of kill, stop, segv"),
-        (
-            "kill who=1",
-            "'who=1' is not KEY=VALUE with a key of rank, node, step, phase, when, times, delay, for, recovery",
-        ),
+        ("kill who=1", "'who=1' is not KEY=VALUE with a key of rank, node, step, phase, when, times, delay, for"),
         ("kill rank", "'rank' is not KEY=VALUE"),
         ("kill rank=1 rank=2", "rank is given twice"),
         ("kill rank=-1", "rank='-1' cannot be: it is a whole number"),
@@ -79,15 +69,7 @@ def test_several_faults_come_one_on_each_line() -> None:
         ("kill step=1.5", "step='1.5' cannot be: it is a whole number"),
         ("kill phase=lunch", "phase='lunch' cannot be: it is one of idle, forward, backward, barrier, optimizer"),
         ("kill step=1 when=soon", "when='soon' cannot be: it is one of before, mid, after"),
-        ("kill when=mid", "when=mid needs step=, phase= or recovery="),
-        (
-            "kill recovery=lunch",
-            "recovery='lunch' cannot be: it is one of assign, stop, settle, reset, restore, donate",
-        ),
-        ("kill recovery=stop step=1", "recovery=stop is a place outside the steps: it takes no step"),
-        ("kill recovery=stop phase=idle", "recovery=stop is a place outside the steps"),
-        ("kill recovery=stop when=mid", "when=mid with recovery=stop: it is before or after"),
-        ("raise recovery=stop", "raise takes no recovery: there the main thread does nothing"),
+        ("kill when=mid", "when=mid needs step= or phase="),
         ("kill times=0", "times=0 cannot be: it is at least 1"),
         ("kill delay=fast", "delay='fast' cannot be: it is a number of seconds"),
         ("kill delay=-1", "delay=-1.0 cannot be: it is a number of seconds, more than 0"),

@@ -41,6 +41,7 @@ from everstep.wire.messages import (
     Notice,
     Sick,
     Start,
+    Tell,
     ToController,
     Welcome,
 )
@@ -198,6 +199,8 @@ class Agent:
         for worker in workers:
             if worker.report is not None:
                 link.send(worker.report)
+            for message in worker.told.values():
+                link.send(message)
         for device, evidence in self._sick.items():
             link.send(Sick(device, evidence))
         self._link = link
@@ -243,6 +246,8 @@ class Agent:
             self._crew.fence(message)
         elif isinstance(message, Deliver):
             self._crew.deliver(message)
+        elif isinstance(message, Tell):
+            self._crew.tell(message)
         elif isinstance(message, AskStacks):
             self._crew.ask_stacks(message.workers)
         elif isinstance(message, Inject):

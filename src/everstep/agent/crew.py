@@ -27,7 +27,7 @@ from everstep.core.events import Exited, FenceFailed
 from everstep.errors import ResourceError, SpawnError
 from everstep.types import NodeId, Rank, WorkerId
 from everstep.wire.auth import Token
-from everstep.wire.messages import AskStack, Deliver, Fence, Inject, Notice, Order, Start, ToController, Welcome
+from everstep.wire.messages import AskStack, Deliver, Fence, Inject, Notice, Order, Start, Tell, ToController, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,12 @@ class Crew:
             env = self._assign(worker, order.command) if isinstance(order.command, Assign) else {}
             if worker.line is not None:
                 worker.line.send(Order(order.command, env))
+
+    def tell(self, order: Tell) -> None:
+        """Who has no connection has not asked yet, or is new: what it needs comes with its Assign."""
+        for worker in self._named(order.to):
+            if worker.line is not None:
+                worker.line.send(order.message)
 
     def ask_stacks(self, workers: Sequence[WorkerId]) -> None:
         for worker in self._named(workers):

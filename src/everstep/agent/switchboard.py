@@ -15,7 +15,9 @@ from everstep.wire.auth import Token
 from everstep.wire.codec import Codec
 from everstep.wire.messages import (
     FromWorkerSide,
+    Keep,
     Notice,
+    Publish,
     Raised,
     Report,
     Stack,
@@ -103,6 +105,9 @@ class Switchboard:
             self._tell(message)
         elif isinstance(message, Raised):
             self._tell(Notice(worker.verdict(message)))
+        elif isinstance(message, Publish | Keep):
+            worker.remember(message)
+            self._tell(message)
         elif isinstance(message, Stack):
             self._tell(message)
         else:

@@ -18,7 +18,7 @@ from everstep.core.events import Cause, Exited, Verdict
 from everstep.errors import BoardError
 from everstep.types import Rank, WorkerId
 from everstep.wire.channel import Channel
-from everstep.wire.messages import FromWorkerSide, Raised, Report, ToWorkerSide
+from everstep.wire.messages import FromWorkerSide, Keep, Publish, Raised, Report, ToWorkerSide
 
 Line = Channel[ToWorkerSide, FromWorkerSide]
 """The agent's end of a worker's socket."""
@@ -53,6 +53,8 @@ class LocalWorker:
     """None until it has said hello."""
     report: Report | None = None
     """The newest."""
+    told: dict[str, Publish | Keep] = field(default_factory=dict)
+    """What else it said in its newest generation: a restarted controller has to hear it again."""
     raised: Raised | None = None
     doomed: bool = False
     """It has been killed by us, or will be as soon as it is started."""
@@ -65,6 +67,10 @@ class LocalWorker:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     cpu_s: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
+
+    def remember(self, message: Publish | Keep) -> None:
+        self.told = {name: old for name, old in self.told.items() if old.generation == message.generation}
+        self.told[message.key if isinstance(message, Publish) else ""] = message
 
     def kill(self) -> None:
         self.doomed = True

@@ -1,9 +1,8 @@
 """Strikes faults in a worker: exactly at the phase they name, or some time after they were ordered.
 
-The main thread strikes what has a place in a step, and what only it can do (raise, hang, slow). The control thread
-strikes the rest: at a command of a recovery, and by time, so that also a script that never comes to a phase can be
-killed. A fault of the job is written down in the run directory before it strikes: a replacement must not die at the
-same place again.
+The main thread strikes what has a place, and what only it can do (raise, hang, slow). The control thread strikes the
+rest, so that also a script that never comes to a phase can be killed. A fault of the job is written down in the run
+directory before it strikes: a replacement must not die at the same place again.
 """
 
 from __future__ import annotations
@@ -12,32 +11,21 @@ import ctypes
 import os
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.chaos.spec import Action, Fault, Recovery, When
+from everstep.chaos.spec import Action, Fault, When
 from everstep.chaos.strikes import Strikes, of_job
-from everstep.core.effects import Assign, Command, Donate, Reset, Restore, Resume, Role, Settle, Stop
-from everstep.types import NodeId, Rank, Step, WorkerPhase
-from everstep.worker.phases import IN_STEP
+from everstep.types import NodeId, Rank, Step
+from everstep.worker.phases import IN_STEP, Phase
 
 EXIT_CODE = 3
 SLOW_S = 1.0
 """How long ``slow`` sleeps if neither ``for`` nor ``delay`` says it."""
 
-
-_RECOVERY = {
-    Assign: Recovery.ASSIGN,
-    Stop: Recovery.STOP,
-    Settle: Recovery.SETTLE,
-    Reset: Recovery.RESET,
-    Restore: Recovery.RESTORE,
-    Donate: Recovery.DONATE,
-    Resume: Recovery.RESUME,
-}
+_MAIN_THREAD_ONLY = (Action.RAISE, Action.HANG, Action.SLOW)
 
 
 class InjectedFault(RuntimeError):
@@ -53,13 +41,9 @@ class _Armed:
 
     @property
     def by_main_thread(self) -> bool:
-        return self.fault.by_main_thread
+        return self.fault.exact or self.fault.action in _MAIN_THREAD_ONLY
 
-    @property
-    def by_time(self) -> bool:
-        return not (self.fault.exact or self.fault.by_main_thread)
-
-    def matches(self, phase: WorkerPhase, when: When, step: Step) -> bool:
+    def matches(self, phase: Phase, when: When, step: Step) -> bool:
         fault = self.fault
         if when is not (fault.when or When.MID):
             return False
@@ -77,8 +61,7 @@ class Injector:
         self._rank = rank
         self._node = node
         self._armed: tuple[_Armed, ...] = ()
-        self._at: tuple[WorkerPhase, Step] | None = None
-        self._recovering = False
+        self._at: tuple[Phase, Step] | None = None
 
     def arm(self, fault: Fault, strikes: Strikes | None = None) -> None:
         """From any thread."""
@@ -96,18 +79,24 @@ class Injector:
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def before(self, phase: WorkerPhase, step: Step) -> None:
+    def before(self, phase: Phase, step: Step) -> None:
         """This phase is about to be stamped: the work of the one before is done."""
         if self._at is not None:
             self._reach(*self._at, When.AFTER)
         self._reach(phase, step, When.BEFORE)
 
-    def inside(self, phase: WorkerPhase, step: Step) -> None:
-        """This phase was stamped just now."""
+    def inside(self, phase: Phase, step: Step) -> None:
+        """This phase was stamped just now, and its work is under way."""
         self._at = (phase, step)
         self._reach(phase, step, When.MID)
 
-    def _reach(self, phase: WorkerPhase, step: Step, when: When) -> None:
+    def in_passing(self, phase: Phase, step: Step, *, main_thread: bool) -> None:
+        """A phase of a recovery: it has no before and after, because nothing is stamped."""
+        for armed in self._armed:
+            if armed.fault.phase is phase and (main_thread or armed.fault.action not in _MAIN_THREAD_ONLY):
+                self._reach(phase, step, armed.fault.when or When.MID)
+
+    def _reach(self, phase: Phase, step: Step, when: When) -> None:
         for armed in self._armed:
             if armed.by_main_thread and armed.matches(phase, when, step) and armed.strikes.claim():
                 if armed.fault.exact:
@@ -119,21 +108,8 @@ class Injector:
     def tick(self) -> None:
         """Between two heartbeats: strike what is due."""
         for armed in self._armed:
-            if armed.by_time and time.monotonic() >= armed.due_s and armed.strikes.claim():
+            if not armed.by_main_thread and time.monotonic() >= armed.due_s and armed.strikes.claim():
                 strike(armed.fault)
-
-    def ordered(self, command: Command, when: When) -> None:
-        """This command of a recovery is about to be obeyed, or was just now. Those of the first start are none."""
-        if isinstance(command, Stop) or (isinstance(command, Assign) and command.role is not Role.FOUNDER):
-            self._recovering = True
-        if self._recovering and (here := _RECOVERY.get(type(command))) is not None:
-            for armed in self._armed:
-                fault = armed.fault
-                if fault.recovery is here and when is (fault.when or When.BEFORE) and armed.strikes.claim():
-                    # The thread that obeys must not stand still until then.
-                    threading.Timer(fault.delay_s, strike, (fault,)).start() if fault.delay_s else strike(fault)
-        if isinstance(command, Resume) and when is When.AFTER:
-            self._recovering = False
 
 
 def strike(fault: Fault) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from everstep.errors import ConfigError
-from everstep.types import NodeId, Rank, Step, WorkerPhase
-from everstep.worker.phases import PHASES
+from everstep.types import NodeId, Rank, Step
+from everstep.worker.phases import PHASES, Phase
 
 
 class Action(enum.Enum):
@@ -39,20 +39,7 @@ class When(enum.Enum):
     AFTER = "after"  # the work of the phase is done, the next is not stamped yet
 
 
-class Recovery(enum.Enum):
-    """What a worker is told in a recovery; a fault can strike it there."""
-
-    ASSIGN = "assign"  # a newcomer gets its rank
-    STOP = "stop"
-    SETTLE = "settle"
-    RESET = "reset"
-    RESTORE = "restore"  # a newcomer
-    DONATE = "donate"
-    RESUME = "resume"
-
-
-_WHERE = ("rank", "node", "step", "phase", "recovery", "when", "times", "delay")
-_MAIN_THREAD_ONLY = (Action.RAISE, Action.HANG, Action.SLOW)
+_WHERE = ("rank", "node", "step", "phase", "when", "times", "delay")
 _KEYS_OF = {
     Action.HANG: (*_WHERE, "for"),
     Action.GIL: (*_WHERE, "for"),
@@ -72,7 +59,7 @@ class Fault:
     rank: Rank | None = None
     node: NodeId | None = None
     step: Step | None = None
-    phase: WorkerPhase | None = None
+    phase: Phase | None = None
     """None with a step: the first phase of that step."""
     when: When | None = None
     times: int = 1
@@ -80,8 +67,6 @@ class Fault:
     delay_s: float = 0.0
     for_s: float | None = None
     """How long it lasts; None: as long as the action has it by itself."""
-    recovery: Recovery | None = None
-    """The command at which it strikes, instead of a step and a phase."""
 
     def __post_init__(self) -> None:
         for name, key in _KEYS.items():
@@ -92,28 +77,13 @@ class Fault:
             if name not in allowed:
                 raise ConfigError(f"chaos: {self.action.value} takes no {name}; its keys are {', '.join(allowed)}")
             key.check(name, value)
-        if self.recovery is not None:
-            self._check_recovery(self.recovery)
         if self.when is not None and not self.exact:
-            raise ConfigError(f"chaos: when={self.when.value} needs step=, phase= or recovery=: where around it")
-
-    def _check_recovery(self, at: Recovery) -> None:
-        if self.step is not None or self.phase is not None:
-            raise ConfigError(f"chaos: recovery={at.value} is a place outside the steps: it takes no step and no phase")
-        if self.when is When.MID:
-            raise ConfigError(f"chaos: when=mid with recovery={at.value}: it is before or after it")
-        if self.action in _MAIN_THREAD_ONLY:
-            raise ConfigError(f"chaos: {self.action.value} takes no recovery: there the main thread does nothing")
+            raise ConfigError(f"chaos: when={self.when.value} needs step= or phase=: it says where around a phase")
 
     @property
     def exact(self) -> bool:
-        """It strikes at a place, not at a time."""
-        return self.step is not None or self.phase is not None or self.recovery is not None
-
-    @property
-    def by_main_thread(self) -> bool:
-        """The control thread strikes the rest, because the main thread may never come to a place."""
-        return self.recovery is None and (self.exact or self.action in _MAIN_THREAD_ONLY)
+        """It strikes at a place in the script, not at a time."""
+        return self.step is not None or self.phase is not None
 
     @property
     def in_worker(self) -> bool:
@@ -188,7 +158,7 @@ def _seconds(name: str, text: str) -> float:
         raise _refuse(name, repr(text), "it is a number of seconds, for example 0.5") from None
 
 
-def _phase(name: str, text: str) -> WorkerPhase:
+def _phase(name: str, text: str) -> Phase:
     if text not in PHASES:
         raise _refuse(name, repr(text), f"it is one of {', '.join(PHASES)}")
     return PHASES[text]
@@ -212,7 +182,7 @@ def _one_word(name: str, value: str) -> None:
         raise _refuse(name, repr(value), "it is the name of a node, without spaces")
 
 
-def _known_phase(name: str, value: WorkerPhase) -> None:
+def _known_phase(name: str, value: Phase) -> None:
     if value not in PHASES.values():
         raise _refuse(name, value.name, f"it is one of {', '.join(PHASES)}")
 
@@ -238,6 +208,5 @@ _KEYS = {
     "times": _Key("times", _whole, _at_least(1)),
     "delay": _Key("delay_s", _seconds, _positive, repr),
     "for": _Key("for_s", _seconds, _positive, repr),
-    "recovery": _Key("recovery", lambda name, text: _member(Recovery, name, text), _anything, lambda at: str(at.value)),
 }
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}

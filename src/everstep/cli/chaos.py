@@ -22,7 +22,7 @@ _HELP = """Inject a fault into the job of a run directory.
 
 \b
 ACTION  kill, stop, segv, exit, raise, hang, gil, slow, agent-kill, controller-kill, partition
-KEYS    rank, node, step, phase, recovery, when (before, mid, after), times, delay, for
+KEYS    rank, node, step, phase, when (before, mid, after), times, delay
 
 Exit code 1: the job did not take it.
 """

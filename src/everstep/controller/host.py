@@ -20,10 +20,11 @@ from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
+from everstep.controller.meetings import Meetings
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
 from everstep.core.detector import Detector
-from everstep.core.effects import Arm, ArmReturn, DumpStacks, Effect, End, Kill, Note, Send, Spawn
+from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
 from everstep.core.events import (
     Absent,
     Broken,
@@ -55,12 +56,15 @@ from everstep.wire.messages import (
     FromController,
     Inject,
     Interrupt,
+    Keep,
     Notice,
+    Publish,
     Report,
     Sick,
     Stack,
     Start,
     Status,
+    Tell,
     ToController,
     Welcome,
 )
@@ -101,6 +105,7 @@ class Host:
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
+        self._meetings = Meetings(run.memories)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -226,7 +231,10 @@ class Host:
                 self._finish(effect)
 
     def _send(self, effect: Send) -> None:
+        joins = isinstance(effect.command, Assign) and effect.command.role is Role.JOINER
         for node, workers in self._by_node(effect.to).items():
+            if joins:
+                self._to(node, Tell(tuple(workers), self._meetings.memories))
             self._to(node, Deliver(tuple(workers), effect.command))
 
     def _by_node(self, workers: tuple[WorkerId, ...]) -> dict[NodeId, list[WorkerId]]:
@@ -321,12 +329,25 @@ class Host:
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Publish | Keep):
+            self._hand_on(node, message)
         elif isinstance(message, Sick):
             self.take(DeviceSick(node, message.device, message.evidence))
         elif isinstance(message, Stack):
             self._keep_stack(message)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
+
+    def _hand_on(self, node: NodeId, message: Publish | Keep) -> None:
+        """From a worker that is part of this generation; what an older one says means nothing any more."""
+        worker = self._machine.members.workers.get(message.worker)
+        if worker is None or message.generation != self._machine.generation:
+            return
+        if isinstance(message, Keep):
+            self._meetings.keep(message)
+            return
+        for where, tell in self._meetings.publish(node, message):
+            self._to(where, tell)
 
     def _found(self, events: Sequence[Event]) -> None:
         for event in events:

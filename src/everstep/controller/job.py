@@ -64,6 +64,11 @@ class RunDir:
         return self.path / "journal"
 
     @property
+    def memories(self) -> Path:
+        """What newcomers are told before they have state."""
+        return self.path / "memories"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

@@ -172,6 +172,8 @@ class Restored:
     worker: WorkerId
     generation: Generation
     version: Step
+    bytes: int = 0
+    """How much it received for that."""
 
 
 @dataclass(frozen=True, slots=True)

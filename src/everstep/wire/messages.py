@@ -1,6 +1,6 @@
 """What controller, agents, workers and clients say to each other. The events and commands of `core` travel as they are.
 
-    worker  ⇄ agent        Unix socket: WorkerHello first, then Report, Raised  ⇄  Order, AskStack, Inject
+    worker  ⇄ agent        Unix socket: WorkerHello first, then Report, Publish, …  ⇄  Order, Meet, AskStack, …
     agent   ⇄ controller   TCP: AgentHello first  ⇄  Welcome first, or Bye
     client  ⇄ controller   TCP: Ask, Inject, Interrupt  ⇄  Status, Done
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from everstep.core.effects import Command
 from everstep.core.events import Exited, FenceFailed, FromWorker, Verdict
 from everstep.core.watch import Sighting
-from everstep.types import NodeId, Rank, WorkerId
+from everstep.types import Generation, NodeId, Rank, WorkerId
 
 # ── worker to agent ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -52,6 +52,30 @@ class Stack:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """One member of a process group: where it can be reached. Not an event of the protocol, which only knows that all
+    have connected."""
+
+    worker: WorkerId
+    generation: Generation
+    key: str
+    """Name of the group."""
+    rank: int
+    """In the group."""
+    size: int
+    address: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What a replacement will need before it can be given the state: results of small collectives, the layout."""
+
+    worker: WorkerId
+    generation: Generation
+    memories: dict[str, bytes]
+
+
 # ── agent to worker ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -66,6 +90,22 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class AskStack:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """All members of a process group have published: the address of each, by its rank in the group."""
+
+    generation: Generation
+    key: str
+    rows: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memories:
+    """All that was given as `Keep`; comes before the Assign of a worker that joins a running job."""
+
+    memories: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +206,14 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """Something for these workers that is no command of the protocol."""
+
+    to: tuple[WorkerId, ...]
+    message: Meet | Memories
+
+
+@dataclass(frozen=True, slots=True)
 class AskStacks:
     workers: tuple[WorkerId, ...]
 
@@ -205,7 +253,7 @@ class Done:
     error: str = ""
 
 
-FromWorkerSide = WorkerHello | Report | Raised | Stack
-ToWorkerSide = Order | AskStack | Inject
-ToController = AgentHello | Report | Notice | Sick | Beat | Stack | Raised | Ask | Inject | Interrupt
-FromController = Welcome | Start | Fence | Deliver | AskStacks | Inject | Bye | Status | Done
+FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep
+ToWorkerSide = Order | AskStack | Inject | Meet | Memories
+ToController = AgentHello | Report | Notice | Sick | Beat | Stack | Raised | Publish | Keep | Ask | Inject | Interrupt
+FromController = Welcome | Start | Fence | Deliver | Tell | AskStacks | Inject | Bye | Status | Done

@@ -10,22 +10,29 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from everstep.agent.board import BoardWriter
 from everstep.chaos.inject import Injector
-from everstep.chaos.spec import When, parse
-from everstep.core.effects import Assign, Command
-from everstep.core.worker import Do, Out, WorkerMachine
-from everstep.errors import ConfigError
-from everstep.types import Generation, WorkerPhase
+from everstep.chaos.spec import parse
+from everstep.core.effects import Assign, Command, Donate, Reset, Restore
+from everstep.core.worker import Do, Move, Out, WorkerMachine
+from everstep.errors import ConfigError, EverstepError
+from everstep.types import Coordinate, Generation, Step, WorkerPhase
 from everstep.wire.blocking import BlockingChannel
 from everstep.wire.codec import Codec
 from everstep.wire.messages import (
     AskStack,
     FromWorkerSide,
     Inject,
+    Keep,
+    Meet,
+    Memories,
     Order,
+    Publish,
     Raised,
     Report,
     Stack,
@@ -34,8 +41,13 @@ from everstep.wire.messages import (
 )
 from everstep.wire.terms import Terms
 from everstep.worker.environment import Seat
+from everstep.worker.phases import RecoveryPhase
 from everstep.worker.trace import stacks
 from everstep.worker.track import Track
+
+if TYPE_CHECKING:
+    from everstep.worker.groups.world import World
+    from everstep.worker.protection import Protection
 
 BEAT_S = 0.05
 """Pause between two heartbeats at most; a message ends it early."""
@@ -56,7 +68,16 @@ class Control:
         self._machine = WorkerMachine(seat.worker)
         self._changed = threading.Condition()
         self._leaving = False
-        self._does: dict[Do, Callable[[], None]] = {Do.GO: self._changed.notify_all}
+        self._todo: deque[tuple[Do, Command | None]] = deque()
+        """What the control thread has for the main thread."""
+        self.world: World | None = None
+        self.protection: Protection | None = None
+        self.memories: dict[str, bytes] = {}
+        """What those that founded the job have kept for a newcomer."""
+        self._agreed = Generation(0)
+        """The newest generation whose first words were exchanged."""
+        self._in_flight: int | None = None
+        self._waits = False
         self._channel = BlockingChannel.connect(seat.socket, Terms(_SENDS, _RECEIVES, seat.token))
         self._channel.send(WorkerHello(seat.worker, os.getpid()))
         threading.Thread(target=self._run, name="everstep-control", daemon=True).start()
@@ -67,13 +88,83 @@ class Control:
         """Ask for a rank, and wait for it: a standby stays here for as long as nobody fails."""
         with self._changed:
             self._carry_out(self._machine.register())
-            self._stay_while_parked()
-            assert isinstance(self._machine.order, Assign)
-            return self._machine.order
+        self.follow()
+        assert isinstance(self._machine.order, Assign)
+        return self._machine.order
+
+    def protect(self, coordinate: Coordinate, layout: str) -> None:
+        """The objects exist. Returns when this worker holds state and the job trains."""
+        with self._changed:
+            self._carry_out(self._machine.protect(coordinate, layout))
+        self.follow()
+
+    def move(self, move: Move) -> bool:
+        """Whether the main thread may go on; else it is parked, and has to `follow`."""
+        with self._changed:
+            self._carry_out(self._machine.move(move))
+            return not self._machine.parked
+
+    def park(self) -> None:
+        """Inside a step that cannot go on: `follow` is next."""
+        with self._changed:
+            self._carry_out(self._machine.safe_point())
+
+    def broken(self, evidence: str) -> None:
+        """A collective failed. Behind the barrier's door, and outside of a step, this parks where it stands."""
+        with self._changed:
+            self._carry_out(self._machine.broken(evidence.partition("\n")[0]))
+
+    def dropped(self) -> None:
+        """The step is unwound and its gradients are gone."""
+        with self._changed:
+            self._carry_out(self._machine.dropped())
+
+    def publish(self, generation: Generation, key: str, rank: int, size: int, address: bytes) -> None:
+        """For the other members of a group."""
+        self._channel.send(Publish(self._seat.worker, generation, key, rank, size, address))
+
+    def keep(self, memories: dict[str, bytes]) -> None:
+        """For newcomers."""
+        self._channel.send(Keep(self._seat.worker, self.generation, memories))
+
+    def follow(self) -> Do:
+        """Do what is ordered until the main thread may go on: from where it stands, or by leaving the step."""
+        while True:
+            with self._changed:
+                while not self._todo:
+                    self._changed.wait()  # ends by a command; or the agent goes, and with it the process
+                do, command = self._todo.popleft()
+            if do is Do.CONNECT:
+                assert isinstance(command, Reset)
+                self._connect(command)
+            elif do is Do.FILL:
+                assert isinstance(command, Restore)
+                self._fill(command)
+            elif do is Do.SERVE:
+                assert isinstance(command, Donate)
+                self._serve_newcomers(command)
+            elif do is not Do.GO or self._agree():
+                return do
 
     @property
     def generation(self) -> Generation:
         return self._machine.generation
+
+    @property
+    def version(self) -> Step:
+        return self._machine.version
+
+    @property
+    def phase(self) -> WorkerPhase:
+        return self._machine.phase
+
+    @property
+    def over(self) -> bool:
+        return self._machine.over
+
+    @property
+    def must_park(self) -> bool:
+        return self._machine.must_park
 
     def raised(self, text: str, place: str) -> None:
         """The script has failed with this traceback; the process is about to exit."""
@@ -84,19 +175,75 @@ class Control:
         self._leaving = True
         self._channel.close("the script has ended")
 
-    def _stay_while_parked(self) -> None:
-        """Ends by a command; or the agent goes, and with it the process."""
-        while self._machine.parked:
-            self._changed.wait()
+    # ── orders that the main thread carries out ──────────────────────────────────────────────────────────
+
+    def _connect(self, reset: Reset) -> None:
+        assert self.world is not None
+        self._track.recovering(RecoveryPhase.RESET, self.version)
+        try:
+            self.world.settle()
+            self.world.connect(reset.generation)
+        except RuntimeError as error:
+            self.broken(str(error))
+            return
+        self._board.stamp(self._machine.phase, generation=reset.generation)
+        with self._changed:
+            self._carry_out(self._machine.connected())
+
+    def _fill(self, restore: Restore) -> None:
+        assert self.protection is not None
+        if restore.donor is None:
+            raise ConfigError("a checkpoint was to be loaded, which this version cannot do")
+        self._track.recovering(RecoveryPhase.RESTORE, restore.target)
+        try:
+            received = self.protection.fill(self._machine.table.index(restore.donor), restore.target)
+        except RuntimeError as error:
+            self.broken(str(error))
+            return
+        self._track.version = restore.target
+        with self._changed:
+            self._carry_out(self._machine.filled(restore.target, received))
+
+    def _serve_newcomers(self, donate: Donate) -> None:
+        """Whatever goes wrong here, the newcomer or the controller finds it too; this worker stays parked."""
+        assert self.protection is not None
+        self._track.recovering(RecoveryPhase.RESTORE, self.version)
+        for newcomer in donate.to:
+            with suppress(RuntimeError, EverstepError):
+                self.protection.serve(self._machine.table.index(newcomer), self.version)
+
+    def _agree(self) -> bool:
+        """Before the first step in new groups. False: one more failure came, so there is more to follow."""
+        protection, generation = self.protection, self.generation
+        if protection is None or self._agreed == generation or self.over or self._machine.phase is WorkerPhase.ENDED:
+            return True
+        self._track.recovering(RecoveryPhase.RESUME, self.version)
+        try:
+            protection.agree(self.version)
+        except RuntimeError as error:
+            self.broken(str(error))
+            return False
+        self._agreed = generation
+        return True
 
     # ── both, with the lock held ─────────────────────────────────────────────────────────────────────────
 
     def _carry_out(self, outs: Sequence[Out]) -> None:
         for out in outs:
-            if isinstance(out, Do):
-                self._does[out]()
+            if out is Do.CUT:
+                self._cut()
+            elif isinstance(out, Do):
+                self._todo.append((out, self._machine.order))
+                self._changed.notify_all()
             else:
                 self._channel.send(Report(out))
+
+    def _cut(self) -> None:
+        """Newcomers that would have been served are not there any more."""
+        self._track.recovering(RecoveryPhase.STOP, self.version, main_thread=False)
+        self._todo = deque(item for item in self._todo if item[0] is not Do.SERVE)
+        if self.world is not None:
+            self.world.cut(self._machine.stop)
 
     # ── the control thread ───────────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +262,7 @@ class Control:
     def _serve(self) -> None:
         while self._channel.closed is None:
             self._board.beat()
+            self._show_waiting()
             if self._track.injector is not None:
                 self._track.injector.tick()
             try:
@@ -129,24 +277,33 @@ class Control:
             with self._changed:
                 if isinstance(message.command, Assign) and self._machine.phase is WorkerPhase.STANDBY:
                     self._take_seat(message.command, message.env)
-                self._offer(message.command, When.BEFORE)
                 self._carry_out(self._machine.command(message.command))
-            self._offer(message.command, When.AFTER)
         elif isinstance(message, AskStack):
             self._channel.send(Stack(self._seat.worker, self._stacks()))
+        elif isinstance(message, Meet):
+            if self.world is not None:
+                self.world.rendezvous.arrive(message.generation, message.key, message.rows)
+        elif isinstance(message, Memories):
+            self.memories = message.memories
         else:
             self._arm(message)
+
+    def _show_waiting(self) -> None:
+        """On the board: a collective is in flight that was so at the last beat too, and no other one was begun."""
+        if self.world is None:
+            return
+        in_flight = self.world.waiting()
+        waits = in_flight is not None and in_flight == self._in_flight
+        self._in_flight = in_flight
+        if waits != self._waits:
+            self._waits = waits
+            self._board.waiting(waits)
 
     def _take_seat(self, assign: Assign, env: dict[str, str]) -> None:
         """Before the main thread goes on: libraries read these variables when they like."""
         os.environ.update(env)
         seat = self._seat
         self._track.injector = Injector.of_job(seat.chaos, assign.rank, seat.node, seat.run_dir)
-
-    def _offer(self, command: Command, when: When) -> None:
-        """To the faults that wait for it."""
-        if self._track.injector is not None:
-            self._track.injector.ordered(command, when)
 
     def _stacks(self) -> str:
         declared = f"declared: {self._track.activity}\n\n" if self._track.activity else ""

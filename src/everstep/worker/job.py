@@ -7,18 +7,24 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from everstep.agent.board import BoardWriter
+from everstep.core.effects import Assign
 from everstep.errors import ConfigError
 from everstep.types import Generation, Rank, WorkerPhase
+from everstep.types import Step as StepIndex
 from everstep.worker.control import Control
 from everstep.worker.environment import Place, Seat, assigned, unprotected
 from everstep.worker.failure import report_uncaught
 from everstep.worker.fork import die_with
-from everstep.worker.step import Step, steps
+from everstep.worker.step import Loop, PlainLoop, Step, steps
 from everstep.worker.track import NoBoard, Track
+
+if TYPE_CHECKING:
+    from everstep.worker.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +32,12 @@ log = logging.getLogger(__name__)
 class Job:
     """This process's part of the job. Made by `init`."""
 
-    def __init__(self, place: Place, track: Track, control: Control | None) -> None:
+    def __init__(self, place: Place, track: Track, control: Control | None, session: Session | None = None) -> None:
         self._place = place
         self._track = track
         self._control = control
+        self._session = session
+        self._loop: Loop | None = None
 
     @property
     def rank(self) -> Rank:
@@ -54,11 +62,36 @@ class Job:
         """Counts the memberships of the job: it grows with every recovery."""
         return self._control.generation if self._control is not None else Generation(0)
 
+    def protect(
+        self,
+        *,
+        model: object,
+        optimizer: object,
+        scheduler: object = None,
+        scaler: object = None,
+        extra: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
+        rng: str = "step",
+    ) -> None:
+        """From here on these objects survive the loss of a device. Called once, by every device, before the loop.
+
+        `extra` is what else belongs to the state: anything with `state_dict` and `load_state_dict`, a module, a tensor,
+        or a dict or list that is changed in place. It is equal on all ranks; what each has for itself is `private`.
+        `rng="step"` seeds torch, numpy and random at each step; `"carry"` lets them run on.
+        """
+        if self._session is None:
+            raise ConfigError("protect() needs torch: import it before everstep.init()")
+        given = {"scheduler": scheduler, "scaler": scaler, "extra": extra, "private": private, "rng": rng}
+        self._loop = self._session.protect(self._epoch, model=model, optimizer=optimizer, **given)
+
     def steps(self, count: int) -> Iterator[Step]:
         """The steps up to ``count``, from where the job is. Each is run inside ``with step:``."""
         if not hasattr(count, "__index__") or count < 0:
             raise ConfigError(f"job.steps({count!r}): it must be a whole number, at least 0")
-        return steps(self._track, count)
+        return steps(self._loop or PlainLoop(self._track), self._track, count)
+
+    def _epoch(self, step: StepIndex) -> int:
+        return 0
 
     def waiting(self) -> AbstractContextManager[None]:
         """Internal: what is inside waits for other ranks, so standing still there is no hang of this one."""
@@ -103,7 +136,17 @@ def _join_agent(seat: Seat) -> Job:
     atexit.register(control.leave)
     assign = control.register()
     board.stamp(WorkerPhase.BUILDING, generation=assign.generation)
-    return Job(assigned(assign.rank, assign.world_size, assign.device, os.environ), track, control)
+    place = assigned(assign.rank, assign.world_size, assign.device, os.environ)
+    return Job(place, track, control, _session(place, track, control, assign))
+
+
+def _session(place: Place, track: Track, control: Control | None, assign: Assign | None) -> Session | None:
+    """None for a script without torch: there is nothing to protect, and importing it would take seconds."""
+    if "torch.distributed" not in sys.modules:
+        return None
+    from everstep.worker.session import begin
+
+    return begin(place, track, control, assign)
 
 
 def _go_alone() -> Job:
@@ -115,7 +158,8 @@ def _go_alone() -> Job:
             place.world_size,
             script,
         )
-    return Job(place, Track(NoBoard()), None)
+    track = Track(NoBoard())
+    return Job(place, track, None, _session(place, track, None, None))
 
 
 def _leave_to_parent() -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from everstep.agent.board import NO_LIMIT_S
 from everstep.chaos.inject import Injector
 from everstep.types import Step, WorkerPhase
+from everstep.worker.phases import RecoveryPhase
 
 
 class Board(Protocol):
@@ -67,15 +68,28 @@ class Track:
     activity: str = ""
     """The long phase that was declared, for those who wonder."""
 
-    def enter(self, phase: WorkerPhase, version: Step, attempt: int = 0) -> None:
-        """From here the main thread is in this phase. ``version`` is also the step: the one that runs or is next."""
+    def enter(self, phase: WorkerPhase, version: Step, attempt: int = 0, *, strike_inside: bool = True) -> None:
+        """From here the main thread is in this phase. ``version`` is also the step: the one that runs or is next.
+
+        Without ``strike_inside`` its work is not under way yet, and `reach_inside` says when it is.
+        """
         injector = self.injector
         if injector is not None:
             injector.before(phase, version)
         self.board.stamp(phase, step=version, version=version, attempt=attempt)
         self.version = version
-        if injector is not None:
+        if injector is not None and strike_inside:
             injector.inside(phase, version)
+
+    def reach_inside(self, phase: WorkerPhase, version: Step) -> None:
+        """The work of the phase that was entered is under way now."""
+        if self.injector is not None:
+            self.injector.inside(phase, version)
+
+    def recovering(self, phase: RecoveryPhase, version: Step, *, main_thread: bool = True) -> None:
+        """Nothing is shown of it; only faults are ordered by it."""
+        if self.injector is not None:
+            self.injector.in_passing(phase, version, main_thread=main_thread)
 
     @contextmanager
     def long(self, name: str, limit_s: float) -> Iterator[None]:

@@ -1,0 +1,211 @@
+"""DistributedDataParallel: its gradient buckets have to be laid out alike on every rank, in every generation.
+
+DDP begins with one layout and rebuilds it once, before its second Forward, in the order that rank 0 broadcasts. A
+replacement with the first layout among survivors with the second reduces different things without any error. So in a
+recovery every rank, survivor or not, makes its reducer anew, and the broadcast that was seen then is fed to a rebuild
+now. That gives the layout exactly, without data, whatever the order in which gradients come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from everstep.errors import ConfigError
+from everstep.worker.groups.world import World
+
+_STATELESS_HOOKS = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "noop_hook")
+
+
+class Layout:
+    """What decides a reducer's buckets: numbers only, so it can be compared and sent."""
+
+    __slots__ = ("broadcasts", "visits")
+
+    def __init__(self, broadcasts: list[list[int]] | None = None, visits: list[int] | None = None) -> None:
+        self.broadcasts = broadcasts or []
+        """What rank 0 sent at the rebuild: order of the parameters, sizes of the buckets. Empty before it."""
+        self.visits = visits or []
+        """With a static graph: how often each parameter's gradient came in the first Backward. Empty before it."""
+
+    def plain(self) -> list[Any]:
+        return [self.broadcasts, self.visits]
+
+
+class Buckets:
+    """The reducer of one DDP module."""
+
+    def __init__(self, ddp: DistributedDataParallel, name: str, world: World) -> None:
+        _check(ddp, name)
+        self.ddp = ddp
+        self.layout = Layout()
+        self._at_start = self.layout
+        self._world = world
+        self._counting: list[Any] = []
+        ddp.register_forward_pre_hook(self._before_forward)
+
+    # ── while training ───────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """A step begins: a redo of it has to begin with the same layout."""
+        self._at_start = self.layout
+        if self.ddp.static_graph and not self.layout.visits:
+            self._count_visits()
+
+    def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
+        """DDP would rebuild a moment later; here the broadcast is seen."""
+        if self.layout.broadcasts or not torch.is_grad_enabled():
+            return
+        with self._world.capturing() as captured:
+            rebuilt = self.ddp.reducer._rebuild_buckets()
+        if rebuilt:
+            self.ddp._has_rebuilt_buckets = True
+            self.layout = Layout([result[0].tolist() for result in captured], self.layout.visits)
+
+    def _count_visits(self) -> None:
+        """In the first step of a static graph DDP counts too, and holds every later step to it."""
+        visits = [0] * len(self._parameters())
+
+        def count(number: int) -> Any:
+            def visited(_: torch.Tensor) -> None:
+                visits[number] += 1
+
+            return visited
+
+        self._counting = [
+            parameter.register_post_accumulate_grad_hook(count(number))
+            for number, parameter in enumerate(self._parameters())
+        ]
+        self._visits = visits
+
+    def at_barrier(self) -> None:
+        """All gradients are there. DDP sends rank 0's buffers only before the next Forward; until then rank 0 alone
+        would have the true ones, so they are sent now."""
+        if self._counting:
+            self._stop_counting()
+            self.layout = Layout(self.layout.broadcasts, self._visits)
+        if self.ddp.will_sync_module_buffers():
+            self.ddp._sync_buffers()
+
+    def _stop_counting(self) -> None:
+        for hook in self._counting:
+            hook.remove()
+        self._counting = []
+
+    # ── in a recovery ────────────────────────────────────────────────────────────────────────────────────
+
+    def drop(self) -> None:
+        """The step is dropped: the layout is the one that it began with."""
+        self._stop_counting()
+        self.layout = self._at_start
+
+    def renew(self) -> None:
+        """A reducer that knows nothing of what was cut off, in this layout."""
+        ddp = self.ddp
+        with self._world.alone():
+            ddp.reducer._remove_autograd_hooks()
+            parameters, sparse = ddp._build_params_for_reducer()
+            names = ddp._build_debug_param_to_name_mapping(parameters)
+            ddp._has_rebuilt_buckets = False
+            ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+            for hook, state in ddp._comm_hooks:
+                dist._register_comm_hook(ddp.reducer, state, hook)
+            if ddp.static_graph:
+                ddp.reducer._set_static_graph()
+                ddp.logger._set_static_graph()
+                self._pretend_first_step()
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        if self.layout.broadcasts:
+            device = self._parameters()[0].device
+            told = [[torch.tensor(numbers, dtype=torch.int32, device=device)] for numbers in self.layout.broadcasts]
+            self.ddp.reducer._push_all_rebuilt_params()
+            with self._world.alone(told):
+                self.ddp.reducer._rebuild_buckets()
+            self.ddp._has_rebuilt_buckets = True
+
+    def _pretend_first_step(self) -> None:
+        """The reducer of a static graph has to have seen a first Backward: the same visits, with nothing in them."""
+        reducer, parameters = self.ddp.reducer, self._parameters()
+        if not self.layout.visits:
+            return
+        reducer.prepare_for_forward()
+        reducer.prepare_for_backward([])
+        for visit in range(max(self.layout.visits)):
+            chain = torch.zeros((), requires_grad=True)
+            for parameter, count in zip(parameters, self.layout.visits, strict=True):
+                if count > visit:
+                    chain = _Touch.apply(chain, parameter)
+            chain.backward()  # type: ignore[no-untyped-call]
+        reducer._delay_all_reduce()  # type: ignore[attr-defined]
+        for parameter in parameters:
+            parameter.grad = None
+        self.ddp._static_graph_delay_allreduce_enqueued = True
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.ddp._module_parameters if parameter.requires_grad]
+
+
+class _Touch(torch.autograd.Function):
+    """In Backward the parameter gets a gradient of zeros."""
+
+    @staticmethod
+    def forward(context: Any, chain: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(parameter)
+        return chain.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        (parameter,) = context.saved_tensors
+        return gradient, torch.zeros_like(parameter)
+
+
+def _check(ddp: DistributedDataParallel, name: str) -> None:
+    """Refuse what could not be made again on a replacement."""
+    for hook, _ in ddp._comm_hooks:
+        if getattr(hook, "__name__", "") not in _STATELESS_HOOKS:
+            raise ConfigError(
+                f"{name}: the communication hook {getattr(hook, '__qualname__', hook)!r} is not supported: it may hold "
+                f"state that a replacement would not have; supported are {', '.join(_STATELESS_HOOKS)}"
+            )
+    unsupported = {
+        "mixed_precision": ddp.mixed_precision is not None,
+        "delay_all_reduce_named_params": bool(ddp._delay_all_reduce_params),
+        "the Python reducer": bool(ddp._use_python_reducer),
+        "a built-in communication hook": not ddp._comm_hooks and bool(_logged(ddp, "comm_hook")),
+    }
+    for option, used in unsupported.items():
+        if used:
+            raise ConfigError(f"{name}: DistributedDataParallel with {option} is not supported; leave it out")
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.parameters()):
+        raise ConfigError(
+            f"{name}: an optimizer inside Backward updates before the barrier; call optimizer.step() instead"
+        )
+
+
+def _logged(ddp: DistributedDataParallel, key: str) -> Any:
+    return ddp._get_ddp_logging_data().get(key)
+
+
+def buckets_of(modules: Iterable[tuple[str, torch.nn.Module]], world: World) -> list[Buckets]:
+    """One for each DDP module among these and inside them."""
+    return [
+        Buckets(module, f"{name}.{path}".rstrip("."), world)
+        for name, root in modules
+        for path, module in root.named_modules()
+        if isinstance(module, DistributedDataParallel)
+    ]
+
+
+def layouts(buckets: Sequence[Buckets]) -> list[Any]:
+    return [bucket.layout.plain() for bucket in buckets]
+
+
+def take_layouts(buckets: Sequence[Buckets], plain: Sequence[Any]) -> None:
+    for bucket, (broadcasts, visits) in zip(buckets, plain, strict=True):
+        bucket.layout = Layout(broadcasts, visits)

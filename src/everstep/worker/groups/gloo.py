@@ -1,0 +1,84 @@
+"""Gloo: cut by shutting down its connected sockets, which nothing else of it does.
+
+`abort()` leaves a collective in flight waiting for its timeout. A shutdown of the connected sockets ends every wait
+at once, of a frozen peer too. The listening socket is never touched: Gloo's own thread would throw, and end us.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from everstep.worker.groups.rendezvous import CONNECT_S, MeetingStore
+from everstep.worker.groups.seam import Plan
+
+
+class GlooSeam:
+    """For tensors in the memory of the processor."""
+
+    device_types = (torch.device("cpu"),)
+
+    def make(self, plan: Plan, store: MeetingStore) -> dist.ProcessGroup:
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        options._timeout = timedelta(seconds=CONNECT_S)
+        backend = dist.ProcessGroupGloo(store, plan.rank, plan.size, options)
+        backend._set_default_timeout(timedelta(seconds=plan.timeout_s))
+        group = dist.ProcessGroup(store, plan.rank, plan.size)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        for device in self.device_types:
+            group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, backend)
+        return group
+
+    def cut(self, rows: Sequence[bytes]) -> int:
+        """A socket is a group's if one of its ends is an address that a member published."""
+        count = 0
+        for connection in _connections():
+            with connection:
+                if any(end in row for end in _ends(connection) for row in rows):
+                    with suppress(OSError):  # the peer was faster
+                        connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+        return count
+
+    def drain(self) -> None:
+        """A processor has no queue."""
+
+
+def _connections() -> Iterator[socket.socket]:
+    """A copy of every connected TCP socket of this process: a number may be given away while it is looked at."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            copy = socket.socket(fileno=os.dup(int(name)))
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and not _listens(copy):
+                yield copy
+            else:
+                copy.close()
+
+
+def _listens(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _ends(connection: socket.socket) -> Iterator[bytes]:
+    """Both addresses as they stand in a `sockaddr`: Gloo publishes the one that it listens on."""
+    for ask in (connection.getsockname, connection.getpeername):
+        with suppress(OSError):
+            host, port, *_ = ask()
+            yield _sockaddr(connection.family, host, port)
+
+
+def _sockaddr(family: int, host: str, port: int) -> bytes:
+    head = struct.pack("=H", family) + struct.pack("!H", port)
+    if family == socket.AF_INET:
+        return head + socket.inet_aton(host)
+    return head + bytes(4) + socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

@@ -1,0 +1,197 @@
+"""All process groups of this worker: connected together, cut together, made again together.
+
+The main thread makes and uses them; the control thread cuts. It decides nothing: a Stop comes from outside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from everstep.errors import ProtocolError
+from everstep.types import Generation
+from everstep.worker.groups.prologue import Prologue
+from everstep.worker.groups.rendezvous import CONNECT_S, NoStore, Publish, Rendezvous
+from everstep.worker.groups.seam import Plan, Seam
+from everstep.worker.groups.stable import StableGroup
+
+BACKEND = "everstep"
+
+
+class Gate(Protocol):
+    """Who says whether a collective may be done here and now."""
+
+    def enter(self, operation: str) -> None:
+        """Raises if not."""
+
+
+class _Open:
+    def enter(self, operation: str) -> None:
+        """Before protect() everything may be done."""
+
+
+class World:
+    """One for a process, made in `init`."""
+
+    def __init__(self, seam: Seam, publish: Publish, prologues: Mapping[str, bytes] | None = None) -> None:
+        """``prologues`` is for a newcomer: it begins without peers."""
+        self.seam = seam
+        self.gate: Gate = _Open()
+        self.rendezvous = Rendezvous(publish)
+        self.groups: dict[str, StableGroup] = {}
+        self.recording = prologues is None
+        self.local = False
+        self.captured: list[list[torch.Tensor]] | None = None
+        self.failure = ""
+        """Why a collective failed since this was looked at last."""
+        self._prologues = dict(prologues or {})
+        self._generation = Generation(0)
+        self._feed: list[Sequence[torch.Tensor]] = []
+        self._changed = threading.Condition()
+        self._cut_before = Generation(0)
+
+    # ── the life of the groups ───────────────────────────────────────────────────────────────────────────
+
+    def begin(self, rank: int, world_size: int, generation: Generation) -> None:
+        """Set up `torch.distributed`. A newcomer's groups stay without peers until `connect`."""
+        self._generation = generation
+        if BACKEND.upper() not in dist.Backend._plugins:
+            devices = [device.type for device in self.seam.device_types]
+            dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices)
+        _worlds.append(self)
+        dist.init_process_group(BACKEND, store=NoStore(), rank=rank, world_size=world_size)
+
+    def create(self, key: str, rank: int, size: int, timeout: timedelta) -> StableGroup:
+        if not isinstance(self.gate, _Open):
+            raise ProtocolError(
+                f"group {key} was made after protect(): a replacement would not have it; make all groups before"
+            )
+        group = self.groups[key] = StableGroup(self, key, rank, size, timeout)
+        if self.recording:
+            group.inner = self._make(group, self._generation)
+        return group
+
+    def connect(self, generation: Generation) -> None:
+        """Give every group a new inner one. RuntimeError if a Stop comes meanwhile, or a peer does not."""
+        made: dict[str, dist.ProcessGroup | BaseException] = {}
+
+        def make(group: StableGroup) -> None:
+            try:
+                inner: dist.ProcessGroup | BaseException = self._make(group, generation)
+            except BaseException as error:  # noqa: BLE001  (carried to the thread that waits)
+                inner = error
+            with self._changed:
+                made[group.key] = inner
+                self._changed.notify_all()
+
+        for group in self.groups.values():
+            # Daemons: one that waits for the dead is left behind, and the next generation has its own.
+            threading.Thread(target=make, args=(group,), name=f"everstep-connect-{group.key}", daemon=True).start()
+        with self._changed:
+            while len(made) < len(self.groups):
+                self._check(generation)
+                if not self._changed.wait(2 * CONNECT_S):
+                    raise RuntimeError(
+                        f"the groups of generation {generation} were not made within {2 * CONNECT_S:.0f} s"
+                    )
+            self._check(generation)
+        failures = [inner for inner in made.values() if isinstance(inner, BaseException)]
+        if failures:
+            raise RuntimeError(f"the groups of generation {generation} could not be made: {failures[0]}")
+        for key, inner in made.items():
+            assert isinstance(inner, dist.ProcessGroup)
+            self.groups[key].inner = inner
+        self._generation = generation
+        self.recording, self.failure = False, ""
+
+    def _check(self, generation: Generation) -> None:
+        if generation < self._cut_before:
+            raise RuntimeError(f"generation {generation} was stopped while its groups were being made")
+
+    def _make(self, group: StableGroup, generation: Generation) -> dist.ProcessGroup:
+        plan = Plan(group.key, generation, group.rank(), group.size(), group.timeout.total_seconds())
+        return self.seam.make(plan, self.rendezvous.store(generation, group.key, group.size()))
+
+    def cut(self, generation: Generation) -> None:
+        """A Stop of this generation came: end everything older. From the control thread, in milliseconds."""
+        self.seam.cut(self.rendezvous.every_row())
+        self.rendezvous.abandon(generation)
+        with self._changed:
+            self._cut_before = max(self._cut_before, generation)
+            self._changed.notify_all()
+
+    def drop(self, group: StableGroup) -> None:
+        """The script destroys it."""
+        self.groups.pop(group.key, None)
+        group.inner = None
+
+    @property
+    def default(self) -> dist.ProcessGroup:
+        """The inner group of all ranks, for what everstep itself says between its workers."""
+        inner = self.groups[next(iter(self.groups))].inner
+        assert inner is not None
+        return inner
+
+    # ── what is in flight ────────────────────────────────────────────────────────────────────────────────
+
+    def failed(self, evidence: str) -> None:
+        self.failure = self.failure or evidence
+
+    def in_flight(self) -> bool:
+        """Whether an operation has not ended. Finds failures too."""
+        return any([group.in_flight() for group in list(self.groups.values())])
+
+    def waiting(self) -> int | None:
+        """From any thread: a number that changes with each operation while one is in flight, else None."""
+        groups = list(self.groups.values())
+        return sum(group.issued for group in groups) if any(group.busy() for group in groups) else None
+
+    def settle(self) -> None:
+        """Wait for every operation in flight; after a cut that is at once. Then what they wrote into is free."""
+        for group in self.groups.values():
+            group.settle()
+
+    # ── without peers ────────────────────────────────────────────────────────────────────────────────────
+
+    def prologue_of(self, key: str) -> Prologue:
+        data = self._prologues.get(key)
+        return Prologue() if data is None else Prologue.decode(data)
+
+    @contextmanager
+    def alone(self, feed: Sequence[Sequence[torch.Tensor]] = ()) -> Iterator[None]:
+        """What is inside has no peers; its first operations find these results."""
+        before, self._feed, self.local = self.local, list(feed), True
+        try:
+            yield
+        finally:
+            self.local, self._feed = before, []
+
+    def feed(self, outputs: Sequence[torch.Tensor]) -> bool:
+        if not self._feed:
+            return False
+        for output, recorded in zip(outputs, self._feed.pop(0), strict=True):
+            output.copy_(recorded)
+        return True
+
+    @contextmanager
+    def capturing(self) -> Iterator[list[list[torch.Tensor]]]:
+        """The results of the operations inside."""
+        self.captured = captured = []
+        try:
+            yield captured
+        finally:
+            self.captured = None
+
+
+_worlds: list[World] = []
+"""The one of this process. `torch.distributed` makes groups by calling a plain function."""
+
+
+def _create(options: Any, _: object = None) -> StableGroup:
+    return _worlds[-1].create(str(options.group_id), options.group_rank, options.group_size, options.timeout)

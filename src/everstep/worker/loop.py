@@ -1,0 +1,295 @@
+"""The protected training loop: carries the main thread through steps, barriers and recoveries.
+
+    begin ─► Forward, Backward ─► barrier ─► Optimizer Step ─► end
+               │ a collective fails, or a Stop comes                 a Stop is answered behind the update
+               ▼
+            Interruption ─► leave the block ─► park, drop, reconnect, restore ─► the same step again
+
+It knows the worker's machine through `control` and torch through `protection`.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from everstep.core.worker import Do, Move
+from everstep.errors import Interruption, RuleError
+from everstep.types import Step, WorkerPhase
+from everstep.worker.phases import RecoveryPhase
+from everstep.worker.protection import Protection
+
+if TYPE_CHECKING:
+    from everstep.worker.control import Control
+    from everstep.worker.track import Track
+
+
+class Stage(enum.Enum):
+    """What the script may do now."""
+
+    BETWEEN = "outside of a step"
+    WORKING = "before the update"
+    UPDATING = "after the update of the step"
+    OWN = "everstep's own"
+    OVER = "after the loop"
+
+
+class ProtectedLoop:
+    """One for a job, from protect() on. It is also the gate of the collectives."""
+
+    def __init__(self, control: Control, track: Track, protection: Protection, epoch_of: Callable[[Step], int]) -> None:
+        self._control = control
+        self._epoch_of = epoch_of
+        self._track = track
+        self._protection = protection
+        self._stage = Stage.BETWEEN
+        self._dropping = False
+        """The step is dropped by order and its block has still to be left."""
+        self._void = False
+        """All were rolled back to another step before the block began, so it counts for nothing."""
+        self._shown = WorkerPhase.IDLE
+        self._attempts = (Step(-1), 0)
+        self._hooks: list[Any] = []
+
+    # ── the script's calls ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def version(self) -> Step:
+        return self._control.version
+
+    @property
+    def over(self) -> bool:
+        """Another rank has left the loop at this version."""
+        return self._control.over
+
+    def epoch(self, step: Step) -> int:
+        return self._epoch_of(step)
+
+    def attempt(self, step: Step) -> int:
+        """How often this step was begun before in this process."""
+        index, count = self._attempts
+        return count if index == step else 0
+
+    def begin(self, step: Step) -> None:
+        """A Stop may come first: then this waits for the recovery."""
+        control = self._control
+        while control.version == step and not control.move(Move.BEGIN):
+            control.follow()
+        self._stage = Stage.WORKING
+        self._void = control.version != step
+        if self._void:
+            return
+        attempt = self.attempt(step)
+        self._attempts = (step, attempt + 1)
+        self._protection.begin(step)
+        self._show(WorkerPhase.FORWARD, step, attempt)
+
+    def end(self) -> None:
+        """The block has come to its end: its update counts."""
+        if self._stage is Stage.WORKING:
+            self.barrier()
+        control = self._control
+        self._stage = Stage.BETWEEN
+        parked = not control.move(Move.UPDATE)
+        self._show(WorkerPhase.IDLE, control.version)
+        if parked:
+            control.follow()
+
+    def unwind(self, error: BaseException) -> bool:
+        """The block is left by an error: if a recovery is why, take part in it and say True."""
+        if self._stage is not Stage.WORKING or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            return False
+        if self._void:
+            self._stage, self._void = Stage.BETWEEN, False
+            return True
+        self._look_for_failures()
+        if not (self._dropping or self._control.must_park):
+            return False
+        if not self._dropping:
+            self._control.park()
+            self._control.follow()
+        self._stage, self._dropping = Stage.BETWEEN, False
+        self._track.recovering(RecoveryPhase.CLEAN, self._control.version)
+        self._protection.drop()
+        self._control.dropped()
+        self._show(WorkerPhase.IDLE, self._control.version)
+        self._control.follow()
+        return True
+
+    def leave(self) -> None:
+        """Wait until everybody has left the loop; until then this rank is a holder and a donor."""
+        control = self._control
+        while control.phase is not WorkerPhase.ENDED:
+            control.move(Move.LEAVE)
+            self._show(control.phase, control.version)
+            control.follow()
+        self._stage = Stage.OVER
+        for hook in self._hooks:
+            hook.remove()
+
+    # ── the barrier ──────────────────────────────────────────────────────────────────────────────────────
+
+    def barrier(self) -> None:
+        """The Gradient Synchronization Barrier: who has passed it knows that all hold complete gradients."""
+        control, version = self._control, self._control.version
+        self._enter_or_unwind()
+        self._stage = Stage.OWN
+        try:
+            self._protection.before_barrier(version)
+        except RuntimeError as error:
+            self._protection.world.failed(str(error))
+        finally:
+            self._stage = Stage.WORKING
+        self._look_for_failures()
+        self._move(Move.READY)
+        self._show(WorkerPhase.READY, version)
+        work = None
+        try:
+            work = self._issue_barrier()
+            self._track.reach_inside(WorkerPhase.READY, version)
+            work.wait()
+        except RuntimeError as error:
+            control.broken(str(error))
+            self._follow_in_place()
+        else:
+            if not control.move(Move.PASS):
+                self._follow_in_place()
+        self._stage = Stage.UPDATING
+        self._show(WorkerPhase.COMMITTED, version)
+
+    def _issue_barrier(self) -> Any:
+        """A reduction of one number: cheaper in Gloo than its barrier, and as true."""
+        return self._protection.world.default.allreduce([_TOKEN])
+
+    def _follow_in_place(self) -> None:
+        """Parked in the barrier: finish the update here, in the script's own line, or drop the step."""
+        if self._control.follow() is Do.DROP:
+            self._dropping = True
+            raise Interruption("the step is done again")
+
+    def _move(self, move: Move) -> None:
+        if not self._control.move(move):
+            self._follow_in_place()
+
+    # ── what the script does inside a step ───────────────────────────────────────────────────────────────
+
+    def enter(self, operation: str) -> None:
+        """A collective: may it be done here?"""
+        if self._stage is Stage.WORKING:
+            self._enter_or_unwind()
+        elif self._stage in (Stage.BETWEEN, Stage.UPDATING):
+            raise RuleError(
+                f"{operation} {self._stage.value}: all communication of a protected step happens inside `with step:` "
+                "and before optimizer.step(), because from there on each device has to be able to finish alone"
+            )
+
+    def safe_point(self) -> None:
+        """One of our calls, or a module boundary."""
+        if self._stage is Stage.WORKING:
+            self._enter_or_unwind()
+
+    def _enter_or_unwind(self) -> None:
+        if self._void or self._dropping or self._control.must_park:
+            raise Interruption("the step is done again")
+
+    def _look_for_failures(self) -> None:
+        """A collective that failed, whatever became of its error: this step cannot be READY any more."""
+        world = self._protection.world
+        world.in_flight()
+        if world.failure and not self._control.must_park:
+            self._control.broken(world.failure)
+
+    @property
+    def working(self) -> bool:
+        """Inside a step, where the script's data has to follow the step."""
+        return self._stage in (Stage.WORKING, Stage.UPDATING)
+
+    def forward(self) -> None:
+        """A protected model begins to compute."""
+        if self._stage is Stage.WORKING:
+            self._enter_or_unwind()
+            if self._shown is WorkerPhase.BACKWARD:
+                self._show(WorkerPhase.FORWARD, self._control.version)
+
+    def backward(self) -> None:
+        """The first gradient arrives at the output of a protected model."""
+        if self._stage is Stage.WORKING and self._shown is WorkerPhase.FORWARD:
+            self._enter_or_unwind()
+            if self._control.phase is WorkerPhase.FORWARD:
+                self._move(Move.BACKWARD)
+            self._show(WorkerPhase.BACKWARD, self._control.version)
+
+    def _show(self, phase: WorkerPhase, version: Step, attempt: int = 0) -> None:
+        self._shown = phase
+        self._track.enter(phase, version, attempt, strike_inside=phase is not WorkerPhase.READY)
+
+    # ── hooks ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def attach(self) -> None:
+        """Hear from the script's objects where the step is."""
+        for part in self._protection.state.optimizers:
+            self._hooks.append(part.optimizer.register_step_pre_hook(self._before_update))
+        for root in self._protection.state.modules:
+            self._hooks.append(root.module.register_forward_pre_hook(lambda *_: self.forward()))
+            self._hooks.append(root.module.register_forward_hook(self._after_forward))
+            for inner in _boundaries(root.module):
+                self._hooks.append(inner.register_forward_pre_hook(lambda *_: self.safe_point()))
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, options: Any) -> Any:
+        """Every update of a step comes behind its barrier. With a closure the barrier follows Forward and Backward."""
+        if self._stage is Stage.BETWEEN:
+            raise RuleError("optimizer.step() outside of a step: it belongs inside `with step:`")
+        if self._stage is Stage.OVER:
+            return None
+        closure = options.get("closure") or next((given for given in args[1:2] if callable(given)), None)
+        if closure is None:
+            if self._stage is Stage.WORKING:
+                self.barrier()
+            return None
+        calls = itertools.count()
+
+        def evaluate() -> Any:
+            if next(calls):
+                raise RuleError(
+                    f"{type(optimizer).__name__} evaluates its closure twice in one step: the second time it would "
+                    "communicate after a part of the update; use an optimizer that evaluates it once"
+                )
+            with torch.enable_grad():
+                loss = closure()
+            self.barrier()
+            return loss
+
+        if "closure" in options:
+            return args, {**options, "closure": evaluate}
+        return (args[0], evaluate, *args[2:]), options
+
+    def _after_forward(self, module: torch.nn.Module, _: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and (tensor := _first_tensor(output)) is not None and tensor.requires_grad:
+            tensor.register_hook(self._on_gradient)
+
+    def _on_gradient(self, _: torch.Tensor) -> None:
+        self.backward()
+
+
+_TOKEN = torch.zeros(1)
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    if isinstance(output, torch.Tensor):
+        return output
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
+    found = (_first_tensor(value) for value in values)
+    return next((tensor for tensor in found if tensor is not None and tensor.requires_grad), None)
+
+
+def _boundaries(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Modules worth a look for a Stop: those that are made of others, but for what a compiler has swallowed."""
+    return [
+        inner
+        for inner in module.modules()
+        if inner is not module and any(True for _ in inner.children()) and not hasattr(module, "_orig_mod")
+    ]

@@ -1,0 +1,109 @@
+"""State that each rank has for itself: no replica could give it back, so the next rank keeps a copy.
+
+Carried random streams, a stateful loader, what the script names so. Before a step is READY each rank sends its own to
+the next one; so COMMITTED(i) means that every rank's state after step i exists twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from everstep.errors import StateError
+from everstep.types import Step
+from everstep.worker.groups.exchange import receive_bytes, send_bytes
+from everstep.worker.state.parts import Part, part_of
+from everstep.worker.state.protected import as_bytes
+from everstep.worker.state.tree import Flat, Plain, decode, encode
+
+
+class _Image(msgspec.Struct, frozen=True, array_like=True):
+    values: bytes
+    tensors: list[tuple[str, list[int], bytes]]
+
+
+class Private:
+    """Of this rank, and the copy of its neighbour's."""
+
+    def __init__(self, things: Mapping[str, Any]) -> None:
+        self.parts: list[Part] = [part_of(name, thing) for name, thing in things.items()]
+        self.missing = False
+        """This rank is new and has not got back what its predecessor had."""
+        self._held: dict[Step, bytes] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def exchange(self, group: dist.ProcessGroup, version: Step) -> None:
+        """Give the next rank what this one has for this version; keep what the one before gives."""
+        rank, size = group.rank(), group.size()
+        if not self.parts or size == 1:
+            return
+        image = self._image()
+        sizes = torch.tensor([len(image)])
+        theirs = torch.zeros(1, dtype=torch.int64)
+        after, before = (rank + 1) % size, (rank - 1) % size
+        works = [group.send([sizes], after, 0), group.recv([theirs], before, 0)]
+        for work in works:
+            work.wait()
+        data = torch.empty(int(theirs), dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(image), dtype=torch.uint8)
+        works = [group.send([own], after, 0), group.recv([data], before, 0)]
+        for work in works:
+            work.wait()
+        self._held = {kept: held for kept, held in self._held.items() if kept >= version - 1}
+        self._held[version] = data.numpy().tobytes()
+
+    def give_back(self, group: dist.ProcessGroup, version: Step, missing: list[int]) -> None:
+        """After a recovery: each rank that lacks its own gets it from the next one."""
+        rank, size = group.rank(), group.size()
+        for lost in missing:
+            keeper = (lost + 1) % size
+            if keeper in missing and rank == lost:
+                raise StateError(
+                    f"the private state of rank {lost} ({', '.join(part.name for part in self.parts)}) was lost together "
+                    f"with its only copy, on rank {keeper}"
+                )
+            if rank == keeper:
+                send_bytes(group, lost, self._held.get(version, b""))
+            elif rank == lost:
+                self._take(receive_bytes(group, keeper), version)
+        if missing:
+            self._held.clear()
+            self.exchange(group, version)
+
+    def _image(self) -> bytes:
+        flat = Flat()
+        values = encode([part.pack(flat) for part in self.parts])
+        tensors = [
+            (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), as_bytes(tensor).numpy().tobytes())
+            for tensor in flat.tensors
+        ]
+        return msgspec.msgpack.encode(_Image(values, tensors))
+
+    def _take(self, data: bytes, version: Step) -> None:
+        if not data:
+            raise StateError(f"the next rank has no copy of this rank's private state at step {version}")
+        image = msgspec.msgpack.decode(data, type=_Image)
+        tensors = [
+            torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)
+            if raw
+            else torch.empty(shape, dtype=getattr(torch, dtype))
+            for dtype, shape, raw in image.tensors
+        ]
+        plain: list[Plain] = decode(image.values)
+        for part, values in zip(self.parts, plain, strict=True):
+            for name, place in part.places().items():
+                place.detach().copy_(tensors[_number(values, name)])
+            part.put(values, tensors)
+        self.missing = False
+
+
+def _number(values: Plain, name: str) -> int:
+    """The tensor of a part that is one tensor."""
+    assert isinstance(values, list), name
+    return int(values[1])

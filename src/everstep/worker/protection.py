@@ -1,0 +1,232 @@
+"""What protect() was given, and everything that is done with it in a step and in a recovery. The main thread's only.
+
+It knows torch and the process groups. When something is done is decided by `control` and `loop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+
+from everstep.errors import ConfigError, RuleError, StateError
+from everstep.types import Coordinate, Rank, Step
+from everstep.worker.ddp import buckets_of, layouts, take_layouts
+from everstep.worker.groups.exchange import broadcast_bytes, gather_bytes
+from everstep.worker.groups.world import World
+from everstep.worker.private import Private
+from everstep.worker.rng import CarriedStreams, streams
+from everstep.worker.state.protected import Protected, difference, digest, named, tensor_digest
+from everstep.worker.state.shadow import Shadow
+from everstep.worker.state.transfer import receive, send
+from everstep.worker.state.tree import decode
+
+log = logging.getLogger(__name__)
+
+_REFUSED = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer", "DistributedOptimizer", "LBFGS")
+"""Optimizers that communicate in step(), or evaluate the model several times in it."""
+
+CHECKED_STEPS = 3
+"""In the first steps it is looked for rules that are broken at some cost; later they are taken as kept."""
+
+
+class _Greeting(msgspec.Struct, frozen=True, array_like=True):
+    """What each rank tells all others when a generation begins; the same length everywhere."""
+
+    version: int
+    layout: bytes
+    missing: bool
+
+
+class Protection:
+    """Made by protect() on every rank."""
+
+    def __init__(
+        self,
+        world: World,
+        rank: Rank,
+        world_size: int,
+        *,
+        model: object,
+        optimizer: object,
+        scheduler: object = None,
+        scaler: object = None,
+        extra: Mapping[str, Any] | None = None,
+        private: Mapping[str, Any] | None = None,
+        rng: str = "step",
+    ) -> None:
+        self.world = world
+        self.rank = rank
+        self._facts: dict[str, Any] = {"seeds": [torch.initial_seed()] * world_size}
+        others = {"scheduler": scheduler, "scaler": scaler, "extra": extra, "everstep": {"facts": self._facts}}
+        things = named(model, optimizer, others)
+        self.state = Protected(things)
+        if not self.state.modules or not self.state.optimizers:
+            raise ConfigError("protect() needs a model=torch.nn.Module and an optimizer=torch.optim.Optimizer")
+        for part in self.state.optimizers:
+            if type(part.optimizer).__name__ in _REFUSED:
+                raise ConfigError(
+                    f"{part.name} is a {type(part.optimizer).__name__}: it communicates or computes again inside step(), "
+                    "so a step could not be finished by each device alone; use another optimizer"
+                )
+        self.streams = streams(rng, torch.initial_seed())
+        own = {"rng": self.streams} if isinstance(self.streams, CarriedStreams) else {}
+        self.private = Private({**own, **(private or {})})
+        self.shadow = Shadow(self.state)
+        self.buckets = buckets_of([(part.name, part.module) for part in self.state.modules], world)
+        self.layout = self.state.layout()
+        self._parameters = [parameter for parameter in self.state.parameters() if parameter.requires_grad]
+        self._steps = 0
+        self._kept_gradients = False
+
+    # ── at the first start ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return Coordinate(self.rank, 0)
+
+    def found(self) -> None:
+        """All ranks are here: what only one of them knows is told to all; what should be equal is compared."""
+        group = self.world.default
+        seeds = gather_bytes(group, torch.initial_seed().to_bytes(8, "little"))
+        self._facts["seeds"] = [int.from_bytes(seed, "little") for seed in seeds]
+        values, flat = self.state.read()
+        own = digest([values.hex(), *(tensor_digest(tensor).hex() for tensor in flat.tensors)]).encode()
+        if len(set(gather_bytes(group, own))) > 1:
+            self._find_difference(values)
+        unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
+        if unshared and self.rank == 0:
+            log.warning(
+                "everstep: %s before protect() gave each rank a result of its own, which a replacement cannot be given; "
+                "put it into protected state or do it inside a step",
+                ", ".join(sorted(unshared)),
+            )
+
+    def _find_difference(self, values: bytes) -> None:
+        """Name what differs. It is no error of the script that it exists, but a replica could not give it back."""
+        _, flat = self.state.read()
+        names = dict(zip(flat.names, (tensor_digest(tensor) for tensor in flat.tensors), strict=True))
+        parts = zip((part.name for part in self.state.parts), decode(values), strict=True)
+        names.update((f"{name} (its values)", digest([repr(plain)]).encode()[:16]) for name, plain in parts)
+        differing = []
+        for name, own in names.items():
+            if len(set(gather_bytes(self.world.default, own))) > 1:
+                differing.append(name)
+        raise StateError(
+            f"{', '.join(differing[:4])}{' …' if len(differing) > 4 else ''} differ between the ranks at protect(): a "
+            "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
+        )
+
+    def join(self, reference: list[str]) -> None:
+        """A newcomer: what it built has to be what the job runs."""
+        if reference and reference != self.layout:
+            raise StateError(f"this replacement built something else: {difference(self.layout, reference)}")
+        self.private.missing = bool(self.private)
+
+    # ── in a step ────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, step: Step) -> None:
+        """A step begins, for the first time or again."""
+        self._look_at_gradients()
+        self.shadow.begin()
+        for bucket in self.buckets:
+            bucket.begin()
+        self.streams.begin(step)
+        self._steps += 1
+
+    def _look_at_gradients(self) -> None:
+        """They have to be dropped or zero: a redo begins without those of the step before."""
+        if not self._parameters:
+            return
+        self._kept_gradients = self._parameters[0].grad is not None
+        if self._steps and self._steps <= CHECKED_STEPS:
+            for parameter in self._parameters:
+                if parameter.grad is not None and bool(torch.count_nonzero(parameter.grad)):
+                    raise RuleError(
+                        "gradients were carried from one step into the next: a replacement would not have them; call "
+                        "optimizer.zero_grad() inside each step, and accumulate inside one step"
+                    )
+
+    def before_barrier(self, version: Step) -> None:
+        """The last communication of a step: what only one rank has by now. RuntimeError if a collective fails."""
+        for bucket in self.buckets:
+            bucket.at_barrier()
+        if self.private:
+            self.private.exchange(self.world.default, Step(version + 1))
+        self.world.settle()
+        self.world.seam.drain()
+        self.shadow.at_barrier()
+
+    # ── in a recovery ────────────────────────────────────────────────────────────────────────────────────
+
+    def drop(self) -> None:
+        """Be as at the start of the step. Nothing in flight writes into what is used again."""
+        self.world.settle()
+        self.world.seam.drain()
+        for parameter in self._parameters:
+            if not self._kept_gradients:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+        for bucket in self.buckets:
+            bucket.drop()
+        self.shadow.put_back()
+        self.streams.again()
+
+    def serve(self, to: int, version: Step) -> None:
+        """Give the state to a newcomer."""
+        self._facts["gradients"] = self._kept_gradients
+        send(self.world.default, to, version, self.state)
+
+    def fill(self, source: int, version: Step) -> int:
+        """A newcomer: be what the donor is. How many bytes came."""
+        received = receive(self.world.default, source, version, self.state)
+        if self._facts.get("gradients"):
+            for parameter in self._parameters:
+                parameter.grad = torch.zeros_like(parameter)
+        if not isinstance(self.streams, CarriedStreams):
+            self.streams = streams("step", self._facts["seeds"][self.rank])
+        return received
+
+    def agree(self, version: Step) -> None:
+        """The first words in new groups: all are at this version, and have the same layout and their own state.
+
+        RuntimeError if one more failure comes meanwhile.
+        """
+        group = self.world.default
+        mine = msgspec.msgpack.encode(layouts(self.buckets))
+        greeting = _Greeting(version, digest([mine.hex()]).encode(), self.private.missing)
+        said = gather_bytes(group, _fixed(msgspec.msgpack.encode(greeting)))
+        greetings = [msgspec.msgpack.decode(_unfixed(data), type=_Greeting) for data in said]
+        if {other.version for other in greetings} != {version}:
+            raise StateError(f"ranks begin at different steps: {[other.version for other in greetings]}")
+        if len({other.layout for other in greetings}) > 1:
+            self._agree_on_layout(mine)
+        if self.private:
+            missing = [rank for rank, other in enumerate(greetings) if other.missing]
+            self.private.give_back(group, version, missing)
+        for bucket in self.buckets:
+            bucket.renew()
+
+    def _agree_on_layout(self, mine: bytes) -> None:
+        """Newcomers have none, and a survivor may have been cut off before the rebuild: take the fullest."""
+        group = self.world.default
+        sizes = gather_bytes(group, len(mine).to_bytes(8, "little"))
+        lengths = [int.from_bytes(size, "little") for size in sizes]
+        told = broadcast_bytes(group, lengths.index(max(lengths)), mine)
+        take_layouts(self.buckets, msgspec.msgpack.decode(told))
+
+
+_GREETING_BYTES = 64
+
+
+def _fixed(data: bytes) -> bytes:
+    assert len(data) < _GREETING_BYTES, len(data)
+    return bytes([len(data)]) + data.ljust(_GREETING_BYTES, b"\0")
+
+
+def _unfixed(data: bytes) -> bytes:
+    return data[1 : 1 + data[0]]

@@ -1,0 +1,127 @@
+"""This process and torch: sets up `torch.distributed` in init(), and protection in protect().
+
+Two kinds. `JobSession` is part of a job that everstep runs: stable groups, and a loop that recovers. `LoneSession` was
+started by torchrun or plain python: ordinary groups, the same steps and seeds, no protection.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from everstep.core.effects import Assign, Role
+from everstep.errors import ProtocolError
+from everstep.types import Step
+from everstep.worker.control import Control
+from everstep.worker.environment import Place
+from everstep.worker.groups.gloo import GlooSeam
+from everstep.worker.groups.world import World
+from everstep.worker.loop import ProtectedLoop
+from everstep.worker.phases import RecoveryPhase
+from everstep.worker.protection import Protection
+from everstep.worker.rng import Streams, streams
+from everstep.worker.state.protected import digest
+from everstep.worker.step import Loop, PlainLoop
+from everstep.worker.track import Track
+
+LAYOUT = "layout"
+GROUP = "group "
+"""Names of what is kept for newcomers."""
+
+
+class Session(Protocol):
+    def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
+        """What `Job.protect` was given; the loop that trains from then on."""
+        ...
+
+
+def begin(place: Place, track: Track, control: Control | None, assign: Assign | None) -> Session:
+    """In init(), once a rank is known."""
+    if control is None or assign is None:
+        return LoneSession(place, track)
+    return JobSession(place, track, control, assign)
+
+
+class JobSession:
+    def __init__(self, place: Place, track: Track, control: Control, assign: Assign) -> None:
+        self._place = place
+        self._track = track
+        self._control = control
+        self._joins = assign.role is Role.JOINER
+        prologues = {
+            name.removeprefix(GROUP): data for name, data in control.memories.items() if name.startswith(GROUP)
+        }
+        self._world = World(GlooSeam(), control.publish, prologues if self._joins else None)
+        control.world = self._world
+        self._world.begin(place.rank, place.world_size, assign.generation)
+
+    def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
+        control = self._control
+        if control.protection is not None:
+            raise ProtocolError("protect() was called before: give everything to one call")
+        protection = Protection(self._world, self._place.rank, self._place.world_size, **given)
+        if self._joins:
+            self._track.recovering(RecoveryPhase.SCRIPT, self._track.version)
+            protection.join(self._remembered_layout())
+        else:
+            protection.found()
+            control.keep(self._memories(protection))
+        self._world.recording = False
+        control.protection = protection
+        loop = ProtectedLoop(control, self._track, protection, epoch_of)
+        loop.attach()
+        self._world.gate = loop
+        control.protect(protection.coordinate, digest(protection.layout))
+        return loop
+
+    def _memories(self, protection: Protection) -> dict[str, bytes]:
+        """The first member of a group keeps what was said in it; the first of all, what was built."""
+        kept = {
+            GROUP + group.key: group.prologue.encode() for group in self._world.groups.values() if group.rank() == 0
+        }
+        if self._place.rank == 0:
+            kept[LAYOUT] = zlib.compress(msgspec.msgpack.encode(protection.layout))
+        return kept
+
+    def _remembered_layout(self) -> list[str]:
+        data = self._control.memories.get(LAYOUT)
+        return msgspec.msgpack.decode(zlib.decompress(data), type=list[str]) if data else []
+
+
+class LoneSession:
+    """The environment is torchrun's, or that of one process."""
+
+    def __init__(self, place: Place, track: Track) -> None:
+        self._track = track
+        if dist.is_initialized():
+            return
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if place.world_size == 1 and os.environ.get("MASTER_PORT") == "0":
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(backend)
+
+    def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
+        return SeededLoop(self._track, streams(given.get("rng", "step"), torch.initial_seed()), epoch_of)
+
+
+class SeededLoop(PlainLoop):
+    """The same seeds as with protection, so that the same script gives the same numbers."""
+
+    def __init__(self, track: Track, random: Streams, epoch_of: Callable[[Step], int]) -> None:
+        super().__init__(track)
+        self._streams = random
+        self._epoch_of = epoch_of
+
+    def epoch(self, step: Step) -> int:
+        return self._epoch_of(step)
+
+    def begin(self, step: Step) -> None:
+        self._streams.begin(step)
+        super().begin(step)

@@ -1,0 +1,145 @@
+"""What a redo puts back besides gradients: everything of the protected state that a step changed before its barrier.
+
+Parameters and moments change behind the barrier only. Buffers change in Forward; a scheduler or `extra` may. Tensors
+are copied at the start of a step if they have changed since the last copy, which their version counter tells. Large
+tensors that change behind the barrier only (an EMA) are learnt in the first step and not copied from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from everstep.errors import RuleError
+from everstep.worker.state.parts import ModulePart, OptimizerPart, Part, ScalerPart
+from everstep.worker.state.protected import Protected
+from everstep.worker.state.tree import Flat, Plain, decode, encode
+
+ALWAYS_BYTES = 1 << 20
+"""A smaller tensor is copied without asking when it changes."""
+
+
+class _Copy:
+    """A tensor and what it was."""
+
+    __slots__ = ("at", "late", "name", "saved", "tensor", "version")
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.saved: torch.Tensor | None = None
+        self.version = -1
+        """Of the tensor, when it was saved."""
+        self.at = -1
+        """Of the tensor, when the step began."""
+        self.late = tensor.numel() * tensor.element_size() > ALWAYS_BYTES
+        """It may be one that changes behind the barrier only."""
+
+    @property
+    def touched(self) -> bool:
+        return self.tensor._version != self.at
+
+    def before(self) -> torch.Tensor:
+        """What it was when the step began."""
+        if self.saved is not None and self.version == self.at:
+            return self.saved
+        if self.touched:
+            raise RuleError(
+                f"{self.name} was changed before the update for the first time in this step, and no copy of it was "
+                "kept: change it behind optimizer.step(), or in every step"
+            )
+        return self.tensor
+
+
+@dataclass(slots=True)
+class _Note:
+    """The plain values of an object, and its tensors."""
+
+    part: Part
+    values: bytes
+    tensors: list[_Copy]
+
+
+class Shadow:
+    """Call `begin` at the start of a step, `at_barrier` at its barrier, `put_back` for a redo."""
+
+    def __init__(self, protected: Protected) -> None:
+        self._modules = protected.modules
+        self._objects = [part for part in protected.parts if not isinstance(part, ModulePart)]
+        self._steady = {id(parameter) for parameter in protected.parameters()}
+        self._copies: dict[int, _Copy] = {}
+        self._notes: list[_Note] = []
+        self._learning = True
+
+    def begin(self) -> None:
+        """The step begins: copy what has changed since the last time."""
+        last, self._copies = self._copies, {}
+        for module in self._modules:
+            for name, buffer in module.buffers().items():
+                self._track(name, buffer, last)
+        self._notes = [self._note(part, last) for part in self._objects]
+        stale = [copy for copy in self._copies.values() if copy.version != copy.at and not self._may_wait(copy)]
+        for copy in stale:
+            if copy.saved is None:
+                copy.saved = torch.empty_like(copy.tensor)
+            copy.version = copy.at
+        if stale:
+            torch._foreach_copy_([copy.saved for copy in stale], [copy.tensor for copy in stale])  # type: ignore[misc]
+
+    def _track(self, name: str, tensor: torch.Tensor, last: dict[int, _Copy]) -> _Copy:
+        copy = last.get(id(tensor))
+        if copy is None or copy.tensor is not tensor:
+            copy = _Copy(name, tensor)
+        copy.at = tensor._version
+        self._copies[id(tensor)] = copy
+        return copy
+
+    def _note(self, part: Part, last: dict[int, _Copy]) -> _Note:
+        flat = Flat()
+        values = encode(_changeable(part, flat))
+        tensors = [self._track(name, tensor, last) for name, tensor in zip(flat.names, flat.originals, strict=True)]
+        return _Note(part, values, tensors)
+
+    def _may_wait(self, copy: _Copy) -> bool:
+        return id(copy.tensor) in self._steady or (copy.late and not self._learning)
+
+    def at_barrier(self) -> None:
+        """What has changed by now has to be copied in every step."""
+        for copy in self._copies.values():
+            if copy.late and copy.touched:
+                copy.late = False
+            elif copy.late:
+                copy.saved, copy.version = None, -1
+        self._learning = False
+
+    def put_back(self) -> None:
+        """Be as at the start of the step. RuleError if that is not possible."""
+        with torch.no_grad():
+            for copy in self._copies.values():
+                if copy.touched:
+                    copy.tensor.copy_(copy.before())
+                    copy.version = copy.at = copy.tensor._version
+            for note in self._notes:
+                self._put_back_values(note)
+
+    def _put_back_values(self, note: _Note) -> None:
+        if isinstance(note.part, ScalerPart):
+            note.part.drop()
+        flat = Flat()
+        values = encode(_changeable(note.part, flat))
+        same = len(flat.originals) == len(note.tensors) and all(
+            now is copy.tensor for now, copy in zip(flat.originals, note.tensors, strict=True)
+        )
+        if same and values == note.values:
+            return
+        tensors = [copy.before().clone() for copy in note.tensors]
+        if isinstance(note.part, OptimizerPart):
+            note.part.put_settings(decode(note.values), tensors)
+        else:
+            note.part.put(decode(note.values), tensors)
+
+
+def _changeable(part: Part, flat: Flat) -> Plain:
+    """What of it may change before the barrier: of an optimizer the settings, not the moments."""
+    return part.pack_settings(flat) if isinstance(part, OptimizerPart) else part.pack(flat)

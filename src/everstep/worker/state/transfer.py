@@ -1,0 +1,167 @@
+"""Restoration: the state of a donor goes to a newcomer over the groups that were just made.
+
+    header    plain values, and for each tensor its name, type and shape
+    data      the tensors from live memory into live memory: large ones as they are, small ones in parcels
+    trailer   a digest for each tensor, taken by the donor while it sends
+
+The newcomer takes the same digests over its live objects after they were loaded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from everstep.errors import StateError
+from everstep.types import Step
+from everstep.worker.groups.exchange import receive_bytes, send_bytes
+from everstep.worker.groups.local import LocalWork
+from everstep.worker.state.protected import Protected, as_bytes, check_equal, tensor_digest
+
+PARCEL_BYTES = 4 << 20
+WINDOW = 4
+"""Parcels under way at a time."""
+
+
+class Spec(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    dtype: str
+    shape: list[int]
+    device: str
+
+    def empty(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device=self.device)
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        return list(tensor.shape) == self.shape and str(tensor.dtype).removeprefix("torch.") == self.dtype
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    values: bytes
+    specs: list[Spec]
+    error: str = ""
+
+
+_HEADER = msgspec.msgpack.Decoder(Header)
+
+
+def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected) -> int:
+    """Give the state to the rank ``to``; how many bytes that were."""
+    try:
+        values, flat = protected.read()
+    except Exception as error:  # whoever waits for it must hear of it
+        send_bytes(group, to, msgspec.msgpack.encode(Header(version, b"", [], f"{type(error).__name__}: {error}")))
+        raise
+    specs = [
+        Spec(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), tensor.device.type)
+        for name, tensor in zip(flat.names, flat.tensors, strict=True)
+    ]
+    send_bytes(group, to, msgspec.msgpack.encode(Header(version, values, specs)))
+    digests: list[bytes] = []
+    under_way: deque[tuple[dist.Work, torch.Tensor]] = deque()
+    sent = 0
+    for parcel in _parcels([_size(tensor) for tensor in flat.tensors]):
+        tensors = [flat.tensors[index] for index in parcel]
+        data = as_bytes(tensors[0]) if len(tensors) == 1 else torch.cat([as_bytes(tensor) for tensor in tensors])
+        if data.numel():
+            under_way.append((group.send([data], to, 0), data))
+        digests += [tensor_digest(tensor) for tensor in tensors]
+        sent += data.numel()
+        if len(under_way) > WINDOW:
+            under_way.popleft()[0].wait()
+    for work, _ in under_way:
+        work.wait()
+    send_bytes(group, to, b"".join(digests))
+    return sent
+
+
+def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Protected) -> int:
+    """Be in the state of the rank ``source``, and prove it; how many bytes came."""
+    header = _HEADER.decode(receive_bytes(group, source))
+    if header.error:
+        raise StateError(f"rank {source} could not give its state: {header.error}")
+    if header.version != version:
+        raise StateError(f"rank {source} gives version {header.version} instead of {version}")
+    places = protected.places()
+    tensors = [_place(spec, places.get(spec.name)) for spec in header.specs]
+    received = 0
+    known: dict[int, bytes] = {}
+    with torch.no_grad():
+        for parcel, data in _arriving(group, source, list(_parcels([_size(tensor) for tensor in tensors])), tensors):
+            received += data.numel()
+            _unpack(data, [tensors[index] for index in parcel])
+            known.update((tensors[index].data_ptr(), tensor_digest(tensors[index])) for index in parcel)
+    trailer = receive_bytes(group, source)
+    protected.put(header.values, tensors)
+    check_equal((header.values, [trailer[at : at + 16] for at in range(0, len(trailer), 16)]), protected, known)
+    return received
+
+
+def _arriving(
+    group: dist.ProcessGroup, source: int, parcels: list[list[int]], tensors: Sequence[torch.Tensor]
+) -> Iterator[tuple[list[int], torch.Tensor]]:
+    """Each parcel when it is there, with the next ones under way."""
+    waiting: deque[tuple[dist.Work, list[int], torch.Tensor]] = deque()
+    for parcel in parcels:
+        own = _in_place(tensors[parcel[0]]) if len(parcel) == 1 else None
+        data = own if own is not None else torch.empty(sum(_size(tensors[i]) for i in parcel), dtype=torch.uint8)
+        waiting.append((group.recv([data], source, 0) if data.numel() else LocalWork([]), parcel, data))
+        if len(waiting) > WINDOW:
+            work, ready, data = waiting.popleft()
+            work.wait()
+            yield ready, data
+    for work, ready, data in waiting:
+        work.wait()
+        yield ready, data
+
+
+def _unpack(data: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    at = 0
+    for tensor in tensors:
+        size = _size(tensor)
+        own = _in_place(tensor)
+        if own is None or own.data_ptr() != data.data_ptr():
+            flat = data[at : at + size].clone().view(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype)
+            real = flat.view(*tensor.shape, 2) if tensor.is_complex() else flat.view(tensor.shape)
+            tensor.copy_(torch.view_as_complex(real) if tensor.is_complex() else real)
+        at += size
+
+
+def _in_place(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Its own memory, if bytes can be received right into it."""
+    if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() and not tensor.is_complex():
+        return tensor.view(-1).view(torch.uint8)
+    return None
+
+
+def _place(spec: Spec, place: torch.Tensor | None) -> torch.Tensor:
+    if place is None:
+        return spec.empty()
+    if not spec.fits(place):
+        raise StateError(
+            f"{spec.name} is {tuple(place.shape)} {place.dtype} here and {spec.shape} {spec.dtype} in the job"
+        )
+    return place
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _parcels(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Neighbours together up to a parcel's size. The same on both sides, because the sizes are."""
+    parcel: list[int] = []
+    total = 0
+    for index, size in enumerate(sizes):
+        if parcel and total + size > PARCEL_BYTES:
+            yield parcel
+            parcel, total = [], 0
+        parcel.append(index)
+        total += size
+    if parcel:
+        yield parcel
