@@ -136,9 +136,7 @@ def stage(request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> It
     """The two ways to start a worker, for tests of what holds for both."""
     fresh = request.param == "fresh"
     spawner = loop.run_until_complete(
-        Spawner.start(
-            preload=("numpy.random", "multiprocessing"), fresh=fresh, env=ENV | {"OF_THE_ZYGOTE": "1"}
-        )
+        Spawner.start(preload=("numpy.random", "multiprocessing"), fresh=fresh, env=ENV | {"OF_THE_ZYGOTE": "1"})
     )
     yield Stage(loop, spawner)
     loop.run_until_complete(spawner.close())

@@ -43,9 +43,7 @@ def test_lines_come_with_their_rank_and_the_file_has_them_raw(run: Run, tmp_path
 
 
 def test_the_last_words_of_a_killed_worker_are_shown(run: Run, tmp_path: Path) -> None:
-    script = (
-        f"import os, sys; os.write(1, b'x\\n' * 9999 + b'last words'); os.kill(os.getpid(), {signal.SIGKILL})"
-    )
+    script = f"import os, sys; os.write(1, b'x\\n' * 9999 + b'last words'); os.kill(os.getpid(), {signal.SIGKILL})"
     lines = shown(run, tmp_path, script)
     assert len(lines) == 10_000
     assert lines[-1] == "[rank 2] last words"

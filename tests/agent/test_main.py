@@ -166,9 +166,7 @@ def test_siblings_share_no_random_state(stage: Stage, folder: Path) -> None:
 
 
 def test_an_environment_larger_than_a_packet_arrives(stage: Stage, folder: Path) -> None:
-    (folder / "environ.py").write_text(
-        "import os\nprint(sum(map(len, filter(str.isalpha, os.environ.values()))))"
-    )
+    (folder / "environ.py").write_text("import os\nprint(sum(map(len, filter(str.isalpha, os.environ.values()))))")
     env = {f"SERVICE_{number}": "é" * 500 for number in range(1000)}
     assert stage.run(folder, "environ.py", env=env).stdout == "500000\n"
 

@@ -80,9 +80,7 @@ def test_a_killed_owner_leaves_a_directory_that_the_next_sweep_removes(tmp_path:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_same_node_of_the_same_job_takes_the_place_of_its_killed_owner(
-    tmp_path: Path, until: Until
-) -> None:
+def test_the_same_node_of_the_same_job_takes_the_place_of_its_killed_owner(tmp_path: Path, until: Until) -> None:
     owner, path = owned_by_another(tmp_path, NODE, until)
     owner.send_signal(signal.SIGKILL)
     owner.wait()

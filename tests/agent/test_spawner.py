@@ -89,9 +89,7 @@ def test_each_of_fifty_quick_exits_is_told_once(stage: Stage, run: Run, tmp_path
     told: list[tuple[int, ExitStatus]] = []
 
     async def fifty() -> None:
-        processes = await asyncio.gather(
-            *(stage.spawn(tmp_path, "quick.py", str(code)) for code in range(50))
-        )
+        processes = await asyncio.gather(*(stage.spawn(tmp_path, "quick.py", str(code)) for code in range(50)))
         for code, (process, _, _) in enumerate(processes):
             process.on_exit(lambda status, code=code: told.append((code, status)))  # type: ignore[misc]
         await asyncio.gather(*(process.wait() for process, _, _ in processes))
@@ -167,10 +165,7 @@ def test_a_killed_zygote_is_reported_and_its_workers_and_their_children_end(
 
     os.kill(spawner.zygote_pid, signal.SIGKILL)
 
-    assert (
-        str(run(spawner.lost))
-        == "the zygote has ended (killed by SIGKILL); the workers that it started die with it"
-    )
+    assert str(run(spawner.lost)) == "the zygote has ended (killed by SIGKILL); the workers that it started die with it"
     assert [str(run(process.wait())) for process in processes] == ["ended, nobody saw how"] * 3
     until(lambda: not any(map(running, [*children, *(process.pid for process in processes)])))
     run(spawner.close())

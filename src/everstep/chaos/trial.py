@@ -29,9 +29,6 @@ DEADLINE_S = 120.0
 INTERRUPT_S = 35.0
 """`everstep run` kills a job that does not stop within 30 s."""
 
-PRELOAD = "torch._dynamo,everstep.chaos.exact.training"
-"""The first optimizer of a process imports torch._dynamo, which takes a second on each rank."""
-
 _LIMITS = ("--max-failures-per-step", "20")
 
 
@@ -51,8 +48,8 @@ class Trial:
 
     def words(self, folder: Path | str) -> list[str]:
         """What follows `everstep`."""
-        words = ["run", "--nproc", str(self.ranks), "--standby", str(self.standbys), "--preload", PRELOAD]
-        words += ["--run-dir", f"{folder}/run", *self.options]
+        words = ["run", "--nproc", str(self.ranks), "--standby", str(self.standbys), "--run-dir", f"{folder}/run"]
+        words += self.options
         for fault in self.faults:
             words += ["--chaos", fault]
         return [*words, "-m", "everstep.chaos.exact", *self.recipe.words(), "--out", f"{folder}/out"]
