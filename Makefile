@@ -3,10 +3,10 @@
 PYTHON  ?= python3
 BIN     := .venv/bin
 STAMP   := .venv/.installed
-CHECKED := $(wildcard src tests scripts bench)
+CHECKED := $(wildcard src tests scripts bench examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint chaos bench clean
+.PHONY: help demo test lint chaos bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,web]'
 	@touch $@
+
+demo: $(STAMP)  ## four ranks on this machine, one of which dies in the Optimizer Step of step 7
+	$(BIN)/everstep run --nproc 4 --standby 1 --chaos "kill rank=2 step=7 phase=optimizer" examples/steps.py
 
 test: $(STAMP)  ## run the tests; ARGS="-k name" passes options to pytest
 	$(BIN)/pytest -n 2 $(ARGS)

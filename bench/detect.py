@@ -34,6 +34,8 @@ from everstep.wire.messages import Inject, Interrupt
 SCRIPT = Path(__file__).parent / "forever.py"
 FAILURES = Exited | Verdict | NodeLost | DeviceSick
 WAIT_S = 120.0
+DEVICES = 200
+"""A sick one is not used again, so there is one for each repetition, and some more."""
 T = TypeVar("T")
 
 
@@ -42,11 +44,27 @@ class Job:
         self.dir = root / "run"
         marks = root / "marks"
         marks.mkdir()
+        self.devices = root / "devices"
+        self.devices.mkdir()
+        for number in range(DEVICES):
+            self.describe(f"d{number:03}", healthy=True)
+        self.frozen: list[psutil.Process] = []
+        options = tuple(option.format(devices=self.devices) for option in options)
         limits = ("--max-failures", "100000", "--max-failures-per-step", "100000")
         command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", "2", "--preload", "json", *limits, *options]
         command += ["--run-dir", str(self.dir), str(SCRIPT), str(marks), str(pause_s)]
         self._out = (root / "output").open("wb")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._out)
+
+    def describe(self, device: str, *, healthy: bool) -> None:
+        """For the plugin `file`."""
+        part = self.devices / "part"
+        part.write_text(json.dumps({"healthy": healthy}))
+        part.replace(self.devices / f"{device}.json")
+
+    def thaw(self) -> None:
+        while self.frozen:
+            self.frozen.pop().resume()
 
     def status(self) -> Snapshot | None:
         async def ask() -> Snapshot | None:
@@ -88,6 +106,7 @@ class Job:
         return wait_for(look)
 
     def close(self) -> None:
+        self.thaw()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(60)
         self._out.close()
@@ -132,8 +151,8 @@ def harm_by_chaos(spec: str) -> Callable[[Job, Snapshot], float]:
     return harm
 
 
-def harm_agent(running: Job, now: Snapshot) -> float:
-    """The agent of rank 1, once the node that was lost before it is back."""
+def agent_of_rank_1(running: Job, now: Snapshot) -> psutil.Process:
+    """Once the node that was lost before it is back."""
 
     def both_nodes() -> bool | None:
         status = running.status()
@@ -141,9 +160,29 @@ def harm_agent(running: Job, now: Snapshot) -> float:
 
     wait_for(both_nodes)
     family = psutil.Process(running.process.pid).children(recursive=True)
-    victim = next(process for process in family if {"everstep.agent", now.workers[1].node} <= set(process.cmdline()))
+    return next(process for process in family if {"everstep.agent", now.workers[1].node} <= set(process.cmdline()))
+
+
+def kill_agent(running: Job, now: Snapshot) -> float:
+    victim = agent_of_rank_1(running, now)
     at = time.time()
     victim.kill()
+    return at
+
+
+def freeze_agent(running: Job, now: Snapshot) -> float:
+    """Its connection stands and it says nothing, as when a cable is pulled."""
+    victim = agent_of_rank_1(running, now)
+    running.frozen.append(victim)
+    at = time.time()
+    victim.suspend()
+    return at
+
+
+def harm_device(running: Job, now: Snapshot) -> float:
+    device = json.loads(now.raw)["workers"][1]["device"]
+    at = time.time()
+    running.describe(device, healthy=False)
     return at
 
 
@@ -151,10 +190,12 @@ ROWS: dict[str, tuple[tuple[str, ...], Callable[[Job, Snapshot], float]]] = {
     "process died (SIGKILL)": (("--standby", "1"), harm_process(signal.SIGKILL)),
     "process died, no standby": (("--standby", "0"), harm_process(signal.SIGKILL)),
     "exception in user code": (("--standby", "1"), harm_by_chaos("raise rank=1")),
-    "agent died": (("--standby", "1", "--local-nodes", "2"), harm_agent),
+    "agent died": (("--standby", "1", "--local-nodes", "2"), kill_agent),
+    "agent silent (SIGSTOP)": (("--standby", "1", "--local-nodes", "2"), freeze_agent),
     "frozen (SIGSTOP)": (("--standby", "1"), harm_process(signal.SIGSTOP)),
     "frozen (GIL held)": (("--standby", "1"), harm_by_chaos("gil rank=1")),
     "main thread hangs": (("--standby", "1"), harm_by_chaos("hang rank=1")),
+    "device sick (polled at 4 Hz)": (("--standby", "1", "--devices", "file:{devices}"), harm_device),
 }
 
 
@@ -173,6 +214,7 @@ def measure(name: str, repetitions: int) -> None:
             at = harm(running, now)
             seen = running.known_at(before, lambda event: isinstance(event, FAILURES))
             known.append(seen - at)
+            running.thaw()
             after = running.training(False)
             fresh = {row.worker for row in after.workers} - {row.worker for row in now.workers + now.standbys}
             if fresh:

@@ -85,6 +85,11 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
     assert [link for link in internal_links(page) if is_broken(page, link)] == []
 
 
+def test_the_readme_shows_the_example_that_is_run() -> None:
+    _, _, code = (ROOT / "examples" / "steps.py").read_text().partition('"""\n\n')
+    assert f"```python\n{code}```" in (ROOT / "README.md").read_text()
+
+
 def test_no_file_mentions_a_path_of_the_machine_it_was_written_on() -> None:
     found = []
     for path in ours():

@@ -36,6 +36,8 @@ WRONG = [
     ("run --preload a,,b train.py", ["'a,,b'", "single commas"]),
     ("run --no-zygote --preload json train.py", ["--preload and --no-zygote", "leave one of them out"]),
     ("run --chaos kll train.py", ["'--chaos'", "'kll'", "one of kill, stop"]),
+    ("run --nproc 3 --devices a,b train.py", ["--devices a,b: 2 devices for 3 ranks", "give --nproc 2"]),
+    ("run --nproc 2 --devices file:/x train.py", ["there is no NAME.json in that directory"]),
     ("run --devices file:/x train.py", ["--devices file:/x without --nproc", "give the number of ranks"]),
     ("run --run-dir train.py train.py", ["--run-dir train.py is a file", "name a directory"]),
     ("run --run-dir train.py/x train.py", ["--run-dir train.py/x", "name a directory that can be written"]),

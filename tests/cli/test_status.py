@@ -118,6 +118,13 @@ def test_a_fault_for_a_run_that_does_not_run(everstep: Everstep, run: RunDir) ->
     assert "'kill rank=1' was not injected: no controller has listened" in result.output
 
 
+def test_a_fault_for_a_run_that_is_over(everstep: Everstep, run: RunDir) -> None:
+    finish(run, 0, "all ranks are done")
+    result = everstep("chaos", str(run.path), "kill", "rank=1")
+    assert result.exit_code == 1
+    assert result.output == "everstep: 'kill rank=1' was not injected: the run is over: done\n"
+
+
 @pytest.fixture
 def journal(run: RunDir) -> Path:
     journal = Journal.create(run.journal, JobConfig(ranks=1, standbys=0))

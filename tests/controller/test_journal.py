@@ -19,11 +19,13 @@ from everstep.core.events import (
     Interrupted,
     JobPhase,
     NodeJoined,
+    NodeLost,
     Persisted,
     Position,
     Protected,
     Registered,
     Restarted,
+    Restored,
     Stopped,
     Verdict,
 )
@@ -46,6 +48,8 @@ EVENTS: tuple[Event, ...] = (
     Exited(W0, -9, "killed by SIGKILL", moved=True),
     Stopped(W1, Generation(2), Position(WorkerPhase.READY, Step(3))),
     Persisted(Checkpoint(Step(2), Generation(1))),
+    NodeLost(NodeId("b"), "silent", 3.0, ((W1, Position(WorkerPhase.IDLE, Step(3))),)),
+    Restored(W1, Generation(1), Step(3), bytes=4096),
     Restarted(),
     Interrupted(),
 )

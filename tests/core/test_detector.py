@@ -137,7 +137,7 @@ def test_a_silent_node_is_lost_after_the_missed_heartbeats_and_once() -> None:
     for quarter in range(1, 12):
         findings += detector.check(quarter / 4)
     assert findings == []
-    assert detector.check(3.0) == [NodeLost(A, "no heartbeat for 3.0 s (limit 3 × 1 s)")]
+    assert detector.check(3.0) == [NodeLost(A, "no heartbeat for 3.0 s (limit 3 × 1 s)", 3.0)]
     assert detector.check(4.0) == []
 
 
@@ -210,6 +210,7 @@ def test_the_verdict_on_a_frozen_worker_says_what_was_seen() -> None:
         Cause.FROZEN,
         "no sign of life for 2.0 s in FORWARD of step 7 (limit 2 s): heartbeat stands at 1, CPU time at 1.00 s",
         Position(FORWARD, Step(7)),
+        quiet_s=2.0,
     )
 
 
@@ -303,6 +304,7 @@ def test_the_verdict_on_a_hang_names_phase_times_and_who_waits() -> None:
         "has not moved for 2.1 s in BACKWARD of step 7 (limit 2.0 s: the least; typical 0.00 s), "
         "while ranks 1, 2, 3, 4 and 2 more wait in step 7 since 2.1 s",
         Position(BACKWARD, Step(7)),
+        quiet_s=2.125,
     )
 
 
@@ -685,6 +687,7 @@ def test_when_all_wait_and_nobody_moves_the_job_is_stalled_once() -> None:
         Stalled(
             Generation(1),
             "ranks 0, 1, 2 wait in step 7; nobody has moved for 10.1 s (limit 10.0 s: the least)",
+            quiet_s=10.125,
         )
     ]
     assert bench.pass_time(60) == []

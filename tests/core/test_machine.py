@@ -58,11 +58,11 @@ from everstep.core.events import (
     Stopped,
     Verdict,
 )
-from everstep.core.machine import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, TABLE, Machine
+from everstep.core.machine import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TABLE, Machine
 from everstep.errors import InvalidTransition
 from everstep.sim.explore import explore
 from everstep.sim.world import Kind, Scope
-from everstep.types import Generation, Mesh, NodeId, Rank, Step, WorkerId, WorkerPhase
+from everstep.types import Coordinate, Generation, Mesh, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, DONE, FAILED = JobPhase
 IDLE, FORWARD, BACKWARD = WorkerPhase.IDLE, WorkerPhase.FORWARD, WorkerPhase.BACKWARD
@@ -631,6 +631,26 @@ def test_a_rank_waits_for_a_node_up_to_a_limit() -> None:
     assert job.phase is SETTLING
     job.expire()
     job.failed_because("no free device for ranks [1] in time; rank 1")
+
+
+def test_a_job_whose_nodes_do_not_come_could_not_start() -> None:
+    machine = Machine(JobConfig(ranks=2, nodes=2, start_s=30.0))
+    machine.start()
+    notes = [effect.text for effect in machine.handle(NodeJoined(NodeId("n0"), ("d0",))) if isinstance(effect, Note)]
+    assert notes == ["n0 has come: 1 of 2 nodes"]
+    assert machine.handle(Deadline(machine.generation, STARTING)) == [
+        End(EXIT_USAGE, "1 of 2 nodes came within 30 s: start an agent on each node, or ask for fewer nodes")
+    ]
+
+
+def test_a_job_that_never_had_enough_devices_could_not_start() -> None:
+    machine = Machine(JobConfig(ranks=2))
+    machine.start()
+    machine.handle(NodeJoined(NodeId("n0"), ("d0",)))
+    machine.handle(Registered(WorkerId(0)))
+    machine.handle(Protected(WorkerId(0), Coordinate(0, 0)))
+    end = machine.handle(Deadline(machine.generation, STARTING))
+    assert end == [End(EXIT_USAGE, "no free device for ranks [1] in time: add devices, or ask for fewer ranks")]
 
 
 def test_a_node_that_comes_in_time_is_used() -> None:

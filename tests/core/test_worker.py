@@ -255,6 +255,12 @@ def test_a_settle_that_comes_again_gets_the_same_answer() -> None:
     assert settle(worker, Action.REDO, 1) == settle(worker, Action.REDO, 1)
 
 
+def test_what_it_answered_before_a_command_is_not_said_again_while_that_is_carried_out() -> None:
+    worker = parked(*IN_BACKWARD)
+    assert settle(worker, Action.REDO, 0) == [Do.DROP]
+    assert settle(worker, Action.REDO, 0) == []  # it does not stand in Backward any more, and has not settled yet
+
+
 def test_a_newer_stop_makes_a_settle_void() -> None:
     worker = parked(*IN_BACKWARD)
     settle(worker, Action.REDO, 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ class Run:
     def __init__(self, root: Path, *args: str) -> None:
         self.dir = root / "run"
         self.output = root / "output.txt"
-        command = [sys.executable, "-m", "everstep.cli", "run", "--run-dir", str(self.dir), "--preload", "json", *args]
+        command = [sys.executable, "-m", "everstep.cli", "run", "--run-dir", str(self.dir), *args]
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
                 command,
@@ -132,7 +132,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield go
     for run in runs:
         for process in run.family():
-            process.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # those of one family take each other along
+                process.kill()
         run.process.kill()
         run.process.wait()
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,11 +18,21 @@ from tests.e2e.conftest import SCRIPTS, Run, eventually
 
 Start = Callable[..., Run]
 STEPS = str(SCRIPTS / "steps.py")
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "steps.py")
 TWO = ("--nproc", "2")
+PLAIN = (*TWO, "--no-zygote")
+"""For what is not about workers: no zygote has to import torch first, which these scripts do not need."""
+
+
+def chaos(run: Run, *words: str) -> None:
+    """As a person would."""
+    command = [sys.executable, "-m", "everstep.cli", "chaos", str(run.dir), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_job_runs_to_its_end_and_leaves_nothing(start: Start) -> None:
-    run = start(*TWO, STEPS, "5", "0.02")
+    run = start(*TWO, "--preload", "json", STEPS, "5", "0.02")
     assert run.wait() == 0
     assert "[rank 0] rank 0 of 2 RANK=0 starts" in run.text()
     assert "[rank 1] rank 1 is done" in run.text()
@@ -40,7 +51,7 @@ def test_an_exception_is_repeated_until_the_limit_and_shown_last(start: Start) -
 
 
 def test_a_script_that_knows_nothing_of_everstep_is_restarted(start: Start) -> None:
-    run = start(*TWO, str(SCRIPTS / "plain.py"), str(SCRIPTS.parent.parent / "nowhere"))
+    run = start(*PLAIN, str(SCRIPTS / "plain.py"), str(SCRIPTS.parent.parent / "nowhere"))
     assert run.wait() == 1, "the folder for its mark does not exist: both starts fail at the same place"
     assert "failed twice before init()" in run.text()
 
@@ -71,7 +82,7 @@ def test_kill_9_of_the_parent_ends_everything(start: Start) -> None:
 
 
 def test_the_controller_is_killed_20_times_and_nobody_notices(start: Start) -> None:
-    run = start(*TWO, STEPS, "10000", "0.02")
+    run = start(*PLAIN, STEPS, "10000", "0.02")
     pids = {worker["pid"] for worker in run.training()["workers"]}
     for _ in range(20):
         old = run.controller_pid()
@@ -88,8 +99,27 @@ def test_the_controller_is_killed_20_times_and_nobody_notices(start: Start) -> N
     run.leaves_nothing()
 
 
+def test_a_controller_whose_port_was_taken_meanwhile_comes_back_elsewhere(start: Start) -> None:
+    run = start(*PLAIN, STEPS, "10000", "0.02")
+    pids = {worker["pid"] for worker in run.training()["workers"]}
+    old = json.loads((run.dir / "controller.json").read_text())
+    run.process.send_signal(signal.SIGSTOP)  # or its supervisor would be faster than we
+    os.kill(old["pid"], signal.SIGKILL)
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        eventually(lambda: thief.connect_ex((old["host"], old["port"])) != 0, "nobody listens")
+    with socket.create_server((old["host"], old["port"])):
+        run.process.send_signal(signal.SIGCONT)
+        status = run.when(
+            lambda status: len(status["workers"]) == 2 and all(w["pid"] for w in status["workers"]),
+            "another controller knows the workers",
+        )
+    assert {worker["pid"] for worker in status["workers"]} == pids
+    assert status["failures"] == []
+
+
 def test_a_failure_while_the_controller_is_away_is_handled(start: Start) -> None:
-    run = start(*TWO, STEPS, "10000", "0.02")
+    run = start(*PLAIN, STEPS, "10000", "0.02")
     victim = run.training()["workers"][1]["pid"]
     os.kill(run.controller_pid(), signal.SIGKILL)
     os.kill(victim, signal.SIGKILL)
@@ -101,12 +131,11 @@ def test_a_failure_while_the_controller_is_away_is_handled(start: Start) -> None
 
 
 def test_a_killed_agent_costs_its_ranks_their_node(start: Start) -> None:
-    run = start(*TWO, "--local-nodes", "2", STEPS, "10000", "0.02")
+    run = start(*PLAIN, "--local-nodes", "2", STEPS, "10000", "0.02")
     nodes = {worker["node"] for worker in run.training()["workers"]}
     assert nodes == {"local-0", "local-1"}
     workers = {worker["pid"] for worker in run.training()["workers"]}
-    agent = next(p for p in run.family() if {"everstep.agent", "local-1"} <= set(p.cmdline()))
-    agent.kill()
+    chaos(run, "agent-kill", "node=local-1")
     run.when(
         lambda status: bool(status["failures"]) and not workers & {w["pid"] for w in status["workers"]},
         "the ranks have new processes",
@@ -115,6 +144,19 @@ def test_a_killed_agent_costs_its_ranks_their_node(start: Start) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
     run.leaves_nothing()
+
+
+def test_an_agent_that_was_frozen_comes_back_as_a_new_node(start: Start) -> None:
+    """Its connection stands all the time: only its silence tells, and its worker has lost its rank meanwhile."""
+    run = start(*PLAIN, "--local-nodes", "2", STEPS, "10000", "0.02")
+    old = next(w["pid"] for w in run.training()["workers"] if w["node"] == "local-1")
+    agent = next(p for p in run.family() if {"everstep.agent", "local-1"} <= set(p.cmdline()))
+    agent.suspend()
+    status = run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
+    assert "no heartbeat" in status["failures"][0]["text"]
+    agent.resume()
+    run.when(lambda s: len(s["nodes"]) == 2, "the node is back")
+    eventually(lambda: not psutil.pid_exists(old), "the old worker is killed")
 
 
 def test_status_tells_ranks_processes_and_steps(start: Start) -> None:
@@ -132,7 +174,7 @@ def test_status_tells_ranks_processes_and_steps(start: Start) -> None:
 
 
 def test_garbage_on_the_controllers_port_changes_nothing(start: Start) -> None:
-    run = start(*TWO, STEPS, "10000", "0.02")
+    run = start(*PLAIN, STEPS, "10000", "0.02")
     pids = [worker["pid"] for worker in run.training()["workers"]]
     address = json.loads((run.dir / "controller.json").read_text())
     for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, bytes(range(256)), b"\x00\x00\x00\x05hello"):
@@ -144,9 +186,9 @@ def test_garbage_on_the_controllers_port_changes_nothing(start: Start) -> None:
 
 
 def test_the_run_dir_of_a_live_job_is_refused(start: Start) -> None:
-    run = start(*TWO, STEPS, "10000", "0.02")
+    run = start(*PLAIN, STEPS, "10000", "0.02")
     run.training()
-    second = start(*TWO, STEPS, "5", "0")
+    second = start(*PLAIN, STEPS, "5", "0")
     assert second.wait() == 2
     lines = [line for line in run.text().splitlines() if "run" in line]
     assert any("give --run-dir another directory" in line for line in lines)
@@ -174,6 +216,28 @@ def test_each_fault_is_seen_with_evidence_and_healed(start: Start, fault: str, e
     assert f"rank {rank[1]}" in failure[1]
 
 
+def test_what_is_no_failure_of_a_worker_disturbs_none(start: Start) -> None:
+    """The example, with a rank that is slow for a while, under a controller that is killed."""
+    run = start(*PLAIN, "--chaos", "slow rank=1 step=3 for=1", "--chaos", "controller-kill", EXAMPLE)
+    assert run.wait() == 0
+    assert "the controller killed by SIGKILL; starting it again" in run.text()
+    starts = re.findall(r"rank (\d) of 2 starts in generation (\d)", run.text())
+    assert sorted(starts) == [("0", "1"), ("1", "1")]
+    assert "failure" not in run.text()
+
+
+def test_a_device_that_gets_sick_is_left(start: Start, tmp_path_factory: pytest.TempPathFactory) -> None:
+    devices = tmp_path_factory.mktemp("devices")
+    for name in ("a", "b", "c"):
+        (devices / f"{name}.json").write_text('{"healthy": true}')
+    run = start(*PLAIN, "--devices", f"file:{devices}", STEPS, "10000", "0.02")
+    assert [worker["device"] for worker in run.training()["workers"]] == ["a", "b"]
+    (devices / "a.json").write_text('{"healthy": false, "evidence": "Xid 79"}')
+    status = run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
+    assert "device is sick (a: Xid 79)" in status["failures"][0]["text"]
+    assert sorted(worker["device"] for worker in status["workers"]) == ["b", "c"]
+
+
 def test_a_hang_is_told_from_waiting(start: Start, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The main thread stands still in Forward while its control thread beats: the others' waiting tells."""
     folder = tmp_path_factory.mktemp("meet")
@@ -186,17 +250,11 @@ def test_a_hang_is_told_from_waiting(start: Start, tmp_path_factory: pytest.Temp
 
 
 def test_a_partitioned_agent_ends_its_workers_and_comes_back(start: Start) -> None:
-    run = start(*TWO, "--local-nodes", "2", "--lease", "1", STEPS, "10000", "0.02")
+    run = start(*PLAIN, "--local-nodes", "2", "--lease", "0.5", STEPS, "10000", "0.02")
     run.training()
     lost = {w["pid"] for w in run.training()["workers"] if w["node"] == "local-1"}
     assert len(lost) == 1
-    done = subprocess.run(
-        [sys.executable, "-m", "everstep.cli", "chaos", str(run.dir), "partition", "node=local-1", "for=3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    chaos(run, "partition", "node=local-1", "for=1.5")
     run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in lost), "the lease has ended its workers")
     run.when(lambda s: len(s["nodes"]) == 2, "the node is back")

@@ -170,6 +170,16 @@ def test_one_signal_ends_the_job(launched: Callable[..., Launched], number: sign
     assert not [pid for pid in run.everybody() if running(pid)]
 
 
+def test_an_agent_that_hears_no_good_bye_is_told_to_go(launched: Callable[..., Launched]) -> None:
+    """As one that was about to connect when the job was interrupted."""
+    run = launched("unmet")
+    run.working()
+    run.process.send_signal(signal.SIGINT)
+    assert run.end()[0] == 130
+    assert (run.path / "told to go").exists()
+    assert not [pid for pid in run.everybody() if running(pid)]
+
+
 def test_a_second_signal_kills_what_does_not_end(launched: Callable[..., Launched]) -> None:
     run = launched("deaf")
     run.working()

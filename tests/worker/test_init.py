@@ -14,7 +14,7 @@ from everstep.core.events import Registered
 from everstep.errors import ConfigError
 from everstep.types import WorkerPhase
 from everstep.wire.auth import TOKEN_VARIABLE
-from everstep.wire.messages import Report, WorkerHello
+from everstep.wire.messages import AskStack, Report, Stack, WorkerHello
 from everstep.worker.environment import Seat, unprotected
 
 SHOW_JOB = """
@@ -65,7 +65,9 @@ def test_a_rank_that_comes_again_changes_nothing(agent: StandIn) -> None:
     assert worker.process.stdout is not None
     worker.process.stdout.readline()
     agent.assign(worker, rank=1, STORY="second")
-    until(lambda: worker.heard.count(Report(Registered(worker.id))) == 2)  # the answer to what is known already
+    agent.send(worker, AskStack())
+    worker.hears(Stack)  # so it has heard the assignment before it
+    assert worker.heard.count(Report(Registered(worker.id))) == 1  # it is no standby any more, and does not say so
     (agent.folder / "go").touch()
     assert worker.end() == (0, "first 0\n", "")
 

@@ -26,7 +26,6 @@ from everstep.agent.process import ExitStatus, WorkerProcess
 from everstep.errors import SpawnError
 from everstep.types import WorkerId
 
-PRELOAD = ("torch", "torch.distributed")
 _START_S = 120.0  # imports from a cold network file system
 _SPAWN_S = 30.0
 _CLOSE_S = 10.0
@@ -67,7 +66,7 @@ class Spawner:
     async def start(
         cls,
         *,
-        preload: Sequence[str] = PRELOAD,
+        preload: Sequence[str] = (),
         fresh: bool = False,
         guarded: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,

@@ -130,4 +130,11 @@ class LocalWorker:
             words = self.raised.traceback if self.raised else exits.last_words(tail)
             evidence = f"{evidence}:\n{words}" if words else evidence
         moved = self.judged_at >= 0 and seen is not None and seen.moves != self.judged_at
-        return Exited(self.id, exits.code(status), evidence, seen.position if seen else None, place, moved)
+        where = seen.position if seen else None
+        return Exited(self.id, exits.code(status), evidence, where, place, moved, self._quiet_s(seen))
+
+    def _quiet_s(self, seen: Sighting | None) -> float:
+        """Since it last stamped its board or was last seen to beat, whichever is later."""
+        if seen is None:
+            return 0.0
+        return min(seen.moved_ago_s, time.monotonic() - self.pulse.changed_at)

@@ -35,7 +35,7 @@ def of_job(faults: Iterable[Fault], run_dir: Path | None) -> list[tuple[Fault, S
 
 def _create(path: Path) -> bool:
     """Only one process can."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)  # a run directory that is not shared is made by whoever writes first
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:

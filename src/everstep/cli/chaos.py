@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from everstep.chaos.spec import parse
+from everstep.cli import view
 from everstep.controller.job import RunDir
 from everstep.errors import EverstepError
-from everstep.launch.client import RETURN_S, Client
+from everstep.launch.client import RETURN_S, Client, Result
 from everstep.wire.messages import Inject
 
 _HELP = """Inject a fault into the job of a run directory.
@@ -36,6 +37,9 @@ def chaos(directory: Path, action: str, keys: tuple[str, ...]) -> int:
     spec = " ".join((action, *keys))
     parse(spec)
     run = RunDir.open(directory)
+    if (result := Result.read(run)) is not None:
+        click.echo(f"everstep: {spec!r} was not injected: {view.over(result)}", err=True)
+        return 1
     try:
         asyncio.run(_inject(run, spec))
     except (OSError, EverstepError) as error:

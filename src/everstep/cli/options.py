@@ -24,6 +24,8 @@ from everstep.launch.prepare import (
     worker_environment,
 )
 
+INTERFACE = "GLOO_SOCKET_IFNAME"
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -40,6 +42,7 @@ class JobOptions:
     env: tuple[tuple[str, str], ...]
     preload: tuple[str, ...]
     no_zygote: bool
+    interface: str | None
     chaos: tuple[str, ...]
     lease_s: float
     fence_s: float
@@ -57,7 +60,7 @@ class JobOptions:
             name=job_name(program.stem),
             argv=program.argv,
             cwd=str(cwd),
-            env=worker_environment(os.environ, dict(self.env)),
+            env=self._environment(),
             config=config,
             local_world_size=local_world_size,
             host=bind[0],
@@ -68,6 +71,13 @@ class JobOptions:
             fence_s=self.fence_s,
             chaos=self.chaos,
         )
+
+    def _environment(self) -> dict[str, str]:
+        """Gloo left alone takes the address of the host's name, which the other ranks may not reach."""
+        env = worker_environment(os.environ, dict(self.env))
+        if self.interface is not None:
+            env[INTERFACE] = self.interface
+        return env
 
     def config(self, ranks: int, nodes: int) -> JobConfig:
         return JobConfig(
@@ -176,6 +186,10 @@ _JOB = (
         "--preload", type=Modules(), default=(), help="Modules that a new worker has imported already, besides torch."
     ),
     click.option("--no-zygote", is_flag=True, help="Start plain interpreters, for scripts that cannot be forked."),
+    click.option(
+        "--interface",
+        help=f"Network interface between the ranks, e.g. eth0. Default: {INTERFACE}, else lo with `run`.",
+    ),
     click.option("--chaos", type=Fault(), multiple=True, help='A fault, e.g. "kill rank=2 step=7"; repeatable.'),
     click.option(
         "--lease",

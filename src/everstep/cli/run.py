@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everstep.cli.options import JobOptions, job_options
+from everstep.cli.options import INTERFACE, JobOptions, job_options
 from everstep.cli.screen import PREFIX, open_screen
 from everstep.cli.view import tidy
 from everstep.controller.job import Job, RunDir
@@ -18,7 +19,7 @@ from everstep.errors import ConfigError
 from everstep.launch import environment
 from everstep.launch.client import Result
 from everstep.launch.local import Launcher, Screen
-from everstep.launch.prepare import check_shared_memory, run_directory
+from everstep.launch.prepare import check_devices, check_shared_memory, run_directory
 from everstep.types import NodeId
 from everstep.wire.auth import Token, find_token
 
@@ -53,6 +54,8 @@ Exit codes:
 @job_options
 def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -> int:
     options = JobOptions(**rest)
+    if options.interface is None and INTERFACE not in os.environ:
+        options = replace(options, interface="lo")
     cwd = Path.cwd()
     program = options.check(cwd)
     cuda = environment.cuda_devices()
@@ -62,6 +65,8 @@ def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -
     if local_nodes > ranks:
         raise ConfigError(f"--local-nodes {local_nodes} with {ranks} ranks: give each node a rank, so at most {ranks}")
     offers = [devices] * local_nodes if devices else environment.node_devices(cuda, ranks, local_nodes)
+    if devices:
+        check_devices(devices, ranks, local_nodes)
     check_shared_memory(ranks + options.standby)
     config = options.config(ranks, local_nodes)
     job = options.job(program, cwd, config, -(-ranks // local_nodes), ("127.0.0.1", 0))

@@ -31,6 +31,8 @@ The JSON has generation, state, target, job, reason,
     workers    list of rank, worker, pid, node, step, phase, version, age_s
     standbys   list of worker, pid, node
     failures   list of time (seconds since 1970) and text
+    recoveries, last_recovery
+               how many there were, and the record of the last one, or null
 and, when the run is over, code instead of workers and standbys. Exit code 1: no controller answers.
 """
 

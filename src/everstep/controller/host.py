@@ -14,6 +14,7 @@ import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
@@ -23,6 +24,7 @@ from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
+from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
 from everstep.core.events import (
@@ -41,6 +43,7 @@ from everstep.core.events import (
 from everstep.core.machine import EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.log import RecoveryLog
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -68,7 +71,7 @@ from everstep.wire.messages import (
     ToController,
     Welcome,
 )
-from everstep.wire.server import serve
+from everstep.wire.server import Server, serve
 from everstep.wire.terms import Terms
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,7 @@ class Host:
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
         self._meetings = Meetings(run.memories)
+        self._recoveries = RecoveryLog(run.recoveries)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -117,6 +121,8 @@ class Host:
         machine = Machine(self._job.config)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
+            if not isinstance(record.entry, JobConfig):
+                self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
         )
@@ -127,9 +133,7 @@ class Host:
 
     async def run(self) -> int:
         """Serve until the job is over; the exit code."""
-        former = self._run.address()
-        port = former.port if former else self._job.port
-        async with await serve((self._job.host, port), self._terms(), self._on_connection) as server:
+        async with await self._listen() as server:
             assert not isinstance(server.address, os.PathLike)
             self._run.publish(Address(*server.address, os.getpid()))
             self._carry_out(self._effects)
@@ -144,6 +148,16 @@ class Host:
                 ticker.cancel()
             await self._farewell(end)
         return end.code
+
+    async def _listen(self) -> Server[FromController, ToController]:
+        """Where it was before a restart; if somebody else has that port by now, where the job wants it."""
+        if (former := self._run.address()) is not None:
+            with suppress(ConfigError):
+                return await self._serve_at(former.port)
+        return await self._serve_at(self._job.port)
+
+    async def _serve_at(self, port: int) -> Server[FromController, ToController]:
+        return await serve((self._job.host, port), self._terms(), self._on_connection)
 
     def _terms(self) -> Terms[FromController, ToController]:
         return Terms(Codec(FromController), Codec(ToController), self._run.read_token())
@@ -178,13 +192,14 @@ class Host:
     def _work(self) -> None:
         while self._pending:
             event = self._pending[0]
-            self._journal.append(event)
+            time_s = self._journal.append(event)
             failures = self._machine.failures
             effects = handle(self._machine, event)
             if self._machine.failures > failures:
                 self._failures.append((time.time(), self._machine.last_failure))
             self._watch_for(event)
             self._carry_out(effects)
+            self._record(event, self._machine, effects, time_s)
             self._pending.popleft()
 
     def _remember(self, time_s: float, machine: Machine, effects: list[Effect]) -> None:
@@ -194,6 +209,10 @@ class Host:
         for effect in effects:
             if isinstance(effect, End):
                 self._finish(effect)
+
+    def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
+            log.info("%s", recovery.sentence)
 
     def _watch_for(self, event: Event) -> None:
         """Keep the detector informed."""
@@ -276,7 +295,7 @@ class Host:
         node = hello.node
         if (old := self._links.pop(node, None)) is not None:
             old.close(f"{node} has connected again")
-            self.take(NodeLost(node, "its agent has connected anew"))
+            self.take(NodeLost(node, "its agent has connected anew", where=self._detector.node_gone(node)))
         self._links[node] = link
         self._empty.clear()
         link.send(self._welcome())
@@ -299,8 +318,7 @@ class Host:
         if not self._links:
             self._empty.set()
         if self._end is None:
-            self._detector.node_gone(node)
-            self.take(NodeLost(node, evidence))
+            self.take(NodeLost(node, evidence, where=self._detector.node_gone(node)))
 
     def _welcome(self) -> Welcome:
         job = self._job
@@ -353,7 +371,16 @@ class Host:
         for event in events:
             if isinstance(event, Verdict):
                 self._judge(event)
+            elif isinstance(event, NodeLost):
+                self._hang_up(event)
             self.take(event)
+
+    def _hang_up(self, lost: NodeLost) -> None:
+        """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
+        if (link := self._links.pop(lost.node, None)) is not None:
+            link.close(lost.evidence)
+        if not self._links:
+            self._empty.set()
 
     def _judge(self, verdict: Verdict) -> None:
         if (seen := self._sightings.get(verdict.worker)) is not None:
@@ -386,7 +413,8 @@ class Host:
 
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
-        return status(self._job.name, self._machine, self._sightings, list(self._failures), reason)
+        failures = list(self._failures)
+        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

@@ -14,6 +14,17 @@ from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
 from everstep.wire.auth import Token
 
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "everstep.worker.session",
+)
+"""What a training script imports in any case, and what torch imports behind its back: the first optimizer imports
+`torch._dynamo`, which takes longer than all the rest of a recovery."""
+
 _T = TypeVar("_T")
 
 
@@ -32,7 +43,7 @@ class Job:
     host: str = "127.0.0.1"
     port: int = 0
     """0: any; a restarted controller binds the port it had."""
-    preload: tuple[str, ...] = ("torch", "torch.distributed")
+    preload: tuple[str, ...] = PRELOAD
     zygote: bool = True
     master_addr: str = "127.0.0.1"
     """With ``master_port``: for libraries that read them from the environment."""
@@ -67,6 +78,10 @@ class RunDir:
     def memories(self) -> Path:
         """What newcomers are told before they have state."""
         return self.path / "memories"
+
+    @property
+    def recoveries(self) -> Path:
+        return self.path / "recoveries.jsonl"
 
     @property
     def logs(self) -> Path:

@@ -59,14 +59,16 @@ class Journal:
         records, end = _scan(path)
         return cls(path, end), records
 
-    def append(self, entry: Event | JobConfig) -> None:
-        """On its way to the disk when this returns: the effects of an event come after it."""
-        body = _TIME.pack(time.time()) + _CODEC.encode(entry)
+    def append(self, entry: Event | JobConfig) -> float:
+        """On its way to the disk when this returns its time: the effects of an event come after it."""
+        time_s = time.time()
+        body = _TIME.pack(time_s) + _CODEC.encode(entry)
         data = _HEAD.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
         if os.write(self._fd, data) != len(data):
             raise OSError(
                 f"the journal could not be written whole: is the disk of the run directory full? ({len(data)} bytes)"
             )
+        return time_s
 
     def close(self) -> None:
         os.close(self._fd)

@@ -8,6 +8,8 @@ from typing import Any
 from everstep.core.machine import Machine
 from everstep.core.membership import Worker
 from everstep.core.watch import Sighting
+from everstep.observe.log import RecoveryLog
+from everstep.observe.records import shown
 from everstep.types import WorkerId
 
 
@@ -16,6 +18,7 @@ def status(
     machine: Machine,
     sightings: Mapping[WorkerId, Sighting],
     failures: list[tuple[float, str]],
+    recoveries: RecoveryLog,
     reason: str,
 ) -> dict[str, Any]:
     """The documented JSON of `everstep status --json`."""
@@ -33,6 +36,8 @@ def status(
             for node in sorted(members.nodes.values(), key=lambda node: node.id)
         ],
         "failures": [{"time": time_s, "text": text} for time_s, text in failures],
+        "recoveries": recoveries.count,
+        "last_recovery": shown(recoveries.last),
     }
 
 

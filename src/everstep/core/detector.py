@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from everstep.core.events import Cause, NodeLost, Stalled, Verdict
+from everstep.core.events import Cause, NodeLost, Position, Stalled, Verdict
 from everstep.core.watch import DetectorConfig, Limit, Sighting, Watch
 from everstep.errors import ConfigError
 from everstep.types import Generation, NodeId, Rank, WorkerId
@@ -91,12 +91,16 @@ class Detector:
             self._count(watch.seen, None)
             self._nodes[watch.node].workers.discard(worker)
 
-    def node_gone(self, node: NodeId) -> None:
-        """It is out of reach, and with it all that ran there."""
-        if node in self._nodes:
-            for worker in list(self._nodes[node].workers):
-                self.forget(worker)
-            del self._nodes[node]
+    def node_gone(self, node: NodeId) -> tuple[tuple[WorkerId, Position], ...]:
+        """It is out of reach, and with it all that ran there; where its workers were last seen."""
+        if node not in self._nodes:
+            return ()
+        workers = sorted(self._nodes[node].workers)
+        where = tuple((worker, self._watches[worker].seen.position) for worker in workers)
+        for worker in workers:
+            self.forget(worker)
+        del self._nodes[node]
+        return where
 
     def false_alarm(self, worker: WorkerId) -> None:
         """It had moved on after its verdict. What made it slow (its shard of the data, its machine) waits for its
@@ -176,9 +180,9 @@ class Detector:
             record.heard_at = min(now, record.heard_at + away_s)
             silent_s = now - record.heard_at
             if silent_s >= config.missed * config.heartbeat_s:
-                self.node_gone(node)
+                where = self.node_gone(node)
                 limit = f"{config.missed} × {config.heartbeat_s:g} s"
-                yield NodeLost(node, f"no heartbeat for {silent_s:.1f} s (limit {limit})")
+                yield NodeLost(node, f"no heartbeat for {silent_s:.1f} s (limit {limit})", silent_s, where)
 
     def _judge_frozen(self, watch: Watch) -> Verdict | None:
         seen = watch.seen
@@ -189,7 +193,7 @@ class Detector:
             f"no sign of life for {watch.quiet_s:.1f} s in {seen.place} (limit {limit_s:g} s): "
             f"heartbeat stands at {seen.pulse}, CPU time at {seen.cpu_s:.2f} s"
         )
-        return Verdict(seen.worker, Cause.FROZEN, evidence, seen.position)
+        return Verdict(seen.worker, Cause.FROZEN, evidence, seen.position, quiet_s=watch.quiet_s)
 
     def _judge_hang(self, watch: Watch) -> Verdict | None:
         seen = watch.seen
@@ -208,7 +212,7 @@ class Detector:
             f"(limit {limit.seconds:.1f} s: {limit.reason}; typical {watch.typical_s(waits=False):.2f} s), "
             f"while {self._name(waiters)} since {waited_s:.1f} s"
         )
-        return Verdict(seen.worker, Cause.HANG, evidence, seen.position)
+        return Verdict(seen.worker, Cause.HANG, evidence, seen.position, quiet_s=watch.still_s)
 
     def _waiting_for(self, seen: Sighting) -> dict[WorkerId, None]:
         """Who cannot go on without this one: in its step, or in a later one that it has still to come to."""
@@ -237,7 +241,7 @@ class Detector:
             return None
         self._stalled = key
         duration = f"nobody has moved for {still_s:.1f} s (limit {limit.seconds:.1f} s: {limit.reason})"
-        return Stalled(last.generation, f"{self._standstill()}; {duration}")
+        return Stalled(last.generation, f"{self._standstill()}; {duration}", still_s)
 
     def _limit(self, watch: Watch) -> Limit:
         return watch.limit(self._allowed(watch.seen.rank))

@@ -77,6 +77,10 @@ class NodeJoined:
 class NodeLost:
     node: NodeId
     evidence: str = ""
+    quiet_s: float = 0.0
+    """Since the last sign of life."""
+    where: tuple[tuple[WorkerId, Position], ...] = ()
+    """Where its workers were when they were last seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Verdict:
     where: Position | None = None
     place: str = ""
     """Where in the script it failed: the same place twice before protect() stops the job."""
+    quiet_s: float = 0.0
+    """Since the last sign of life that was missed afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ class Exited:
     place: str = ""
     moved: bool = False
     """It had moved on between the verdict and the kill: a false alarm."""
+    quiet_s: float = 0.0
+    """Since the last sign of life: the end lies within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +181,7 @@ class Restored:
     generation: Generation
     version: Step
     bytes: int = 0
-    """How much it received for that."""
+    """So much of it came from the donor, or from the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +243,8 @@ class Stalled:
 
     generation: Generation
     evidence: str = ""
+    quiet_s: float = 0.0
+    """Since somebody was last seen to move."""
 
 
 @dataclass(frozen=True, slots=True)

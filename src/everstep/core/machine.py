@@ -73,11 +73,11 @@ from everstep.core.events import (
     Verdict,
 )
 from everstep.core.membership import Worker
-from everstep.core.state import Fence, JobState
+from everstep.core.state import Fence, JobState, Loss
 from everstep.errors import InvalidTransition
-from everstep.types import Generation, Step, WorkerId, WorkerPhase
+from everstep.types import Generation, Rank, Step, WorkerId, WorkerPhase
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, DONE, FAILED = JobPhase
 RECOVERING = (STOPPING, SETTLING, RESETTING, RESTORING, RESUMING)
@@ -110,6 +110,7 @@ class Machine(JobState):
     def handle(self, event: Event) -> list[Effect]:
         """Take one event in; return what the host has to do, in this order."""
         self.recent.append(event)
+        self.losses = []
         if self.phase in (DONE, FAILED) or self._stale(event):
             return []
         row = TABLE.get((type(event), self.phase))
@@ -143,6 +144,8 @@ class Machine(JobState):
         members, present = self.members, set(event.workers)
         if event.node not in members.nodes:
             members.join(event.node, event.devices)
+            if len(members.nodes) < self.config.nodes and not self.gathered:
+                self.note(f"{event.node} has come: {len(members.nodes)} of {self.config.nodes} nodes")
         members.mark(event.node, present=True)
         known = members.by_node[event.node]
         for stranger in sorted(present - known):
@@ -283,6 +286,7 @@ class Machine(JobState):
 
     def _on_stalled(self, event: Stalled) -> None:
         self.last_failure = f"{Cause.STALLED.value}: {event.evidence}"
+        self.losses.append(Loss(Cause.STALLED, event.evidence))
         if self.stalled:
             self._end(EXIT_FAILED, f"stalled again after a redo; {self.last_failure}")
             return
@@ -293,6 +297,7 @@ class Machine(JobState):
     def _on_grace_over(self, event: Deadline) -> None:
         if self.graced:
             self.last_failure = Cause.COLLECTIVE.value
+            self.losses.append(Loss(Cause.COLLECTIVE, Cause.COLLECTIVE.value))
             self._recover()
 
     def _on_shared_deadline(self, event: Deadline) -> None:
@@ -301,6 +306,7 @@ class Machine(JobState):
             self._on_grace_over(event)
         elif event.phase is self.phase:
             self.last_failure = f"{self.phase.name} of generation {self.generation} took too long"
+            self.losses.append(Loss(Cause.OVERDUE, self.last_failure))
             self._recover()
 
     def _on_deadline(self, event: Deadline) -> None:
@@ -314,7 +320,18 @@ class Machine(JobState):
         elif self._fence_pending():
             self._arm_limit()  # the time for the next step counts from when a device can come free
         elif vacant:
-            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure or 'none yet'}")
+            self._give_up_waiting(vacant)
+
+    def _give_up_waiting(self, vacant: list[Rank]) -> None:
+        """Before the first failure it is no failure of the job: too little was there for it."""
+        came, wanted = len(self.members.nodes), self.config.nodes
+        if self.failures:
+            self._end(EXIT_FAILED, f"no free device for ranks {vacant} in time; {self.last_failure}")
+        elif not self.gathered:
+            what = f"{came} of {wanted} nodes came within {self.config.start_s:g} s"
+            self._end(EXIT_USAGE, f"{what}: start an agent on each node, or ask for fewer nodes")
+        else:
+            self._end(EXIT_USAGE, f"no free device for ranks {vacant} in time: add devices, or ask for fewer ranks")
 
     def _fail(
         self,
@@ -332,6 +349,11 @@ class Machine(JobState):
         if workers:
             self.last_failure = f"{', '.join(map(self.name, workers))}: {cause.value} ({evidence})"
             self.note(self.last_failure)
+        self.losses += [
+            Loss(cause, evidence, record.id, record.rank, record.node, record.stage)
+            for record in records
+            if self.members.is_seated(record)
+        ]
         for worker in workers:
             self._lose(worker, gone=gone, usable=usable, forgivable=ranked and cause in (Cause.HANG, Cause.FROZEN))
         if place and any(record.stage is WorkerPhase.SPAWNED for record in records):
@@ -367,6 +389,7 @@ class Machine(JobState):
         elif self.phase is STARTING and self._hopeless():
             self._end(EXIT_FAILED, f"failed twice before init(); {self.last_failure}")
         elif self.phase is STARTING:
+            self.reason = "not every rank has come to protect() yet, so there is nothing to go on from: all start again"
             self._restart()
         elif self.phase is ENDING:
             self._restart_for_the_end()
@@ -400,6 +423,7 @@ class Machine(JobState):
             self._end(EXIT_FAILED, f"failed after the last step, which no checkpoint holds; {self.last_failure}")
         else:
             self.source, self.over = found[0], True
+            self.reason = f"what came after the last step is lost: all start again and load step {self.target}"
             self._restart()
 
     def _recover(self) -> None:
@@ -499,7 +523,7 @@ class Machine(JobState):
         self._settle(self.source.step, actions, reason)
 
     def _settle(self, target: Step, actions: dict[WorkerId, Action], reason: str) -> None:
-        self.target, self.actions = target, actions
+        self.target, self.actions, self.reason = target, actions, reason
         self.note(reason)
         self._enter(SETTLING)
         for action, workers in self._by_action().items():

@@ -12,10 +12,10 @@ from typing import NamedTuple, Self, cast
 
 from everstep.core.config import JobConfig
 from everstep.core.effects import Action, Arm, Command, Effect, Kill, Note, Send
-from everstep.core.events import Checkpoint, Event, JobPhase, Position
+from everstep.core.events import Cause, Checkpoint, Event, JobPhase, Position
 from everstep.core.membership import Membership
 from everstep.core.planner import Checkpoints
-from everstep.types import Generation, NodeId, Rank, Step, WorkerId
+from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 RECENT_EVENTS = 20
 
@@ -27,6 +27,18 @@ class Fence(NamedTuple):
     """Its device can be used again."""
     forgivable: bool = False
     """The detector asked for it; if the worker had moved on by then, it was a false alarm."""
+
+
+class Loss(NamedTuple):
+    """Why a recovery begins, or begins again: somebody who had a rank failed, or nobody is to blame."""
+
+    cause: Cause
+    evidence: str
+    worker: WorkerId | None = None
+    rank: Rank | None = None
+    node: NodeId | None = None
+    stage: WorkerPhase | None = None
+    """What the membership knew of it."""
 
 
 @dataclass(slots=True)
@@ -78,6 +90,10 @@ class JobState:
     recent: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_EVENTS), repr=False)
     last_failure: str = ""
     """For the reason of a failed job; no decision looks at it."""
+    reason: str = ""
+    """The newest decision in a sentence; no other decision looks at it."""
+    losses: list[Loss] = field(default_factory=list, repr=False)
+    """The failures in the event that is being handled, for the records."""
     out: list[Effect] = field(default_factory=list, repr=False)
     """The effects of the event that is being handled."""
 

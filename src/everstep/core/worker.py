@@ -185,13 +185,13 @@ class WorkerMachine:
             return self._park()
         return self._report(Connected(self.worker, self.generation))
 
-    def filled(self, version: Step, received_bytes: int = 0) -> list[Out]:
+    def filled(self, version: Step, size_bytes: int = 0) -> list[Out]:
         """The state is complete and verified."""
         self._begin(HOLLOW)
         self.phase, self.version, self.parked = IDLE, version, True
         if self.stopping:
             return self._park()
-        return self._report(Restored(self.worker, self.generation, version, received_bytes))
+        return self._report(Restored(self.worker, self.generation, version, size_bytes))
 
     # ── the control thread ───────────────────────────────────────────────────────────────────────────────
 

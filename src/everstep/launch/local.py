@@ -30,6 +30,9 @@ POLL_S = 0.5
 INTERRUPT_S = 30.0
 """For the controller to end the job after Ctrl-C; then it is killed."""
 
+UNHEARD_S = 0.5
+"""For agents that have heard the controller's good-bye to be gone; one that never met it is told to go after it."""
+
 GOODBYE_S = 5.0
 """For the agents to stop their workers and go when the job is over; then they are killed."""
 
@@ -222,6 +225,9 @@ class Launcher:
         await asyncio.wait(self._tasks)
         agents = [asyncio.create_task(child.wait()) for child in self._agents.values()]
         if agents and self._interrupts < 2:
+            await asyncio.wait(agents, timeout=UNHEARD_S)
+            for child in self._agents.values():
+                child.send_signal(signal.SIGTERM)
             await asyncio.wait(agents, timeout=GOODBYE_S)
         if rest := await self._family.end():
             self._screen.say(f"these processes do not die: {', '.join(map(str, rest))}")

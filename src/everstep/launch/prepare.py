@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from everstep.agent import shm
+from everstep.agent.devices import open_devices
 from everstep.errors import ConfigError, ResourceError
 from everstep.wire.auth import TOKEN_VARIABLE
 
@@ -144,6 +145,14 @@ def check_shared_memory(workers: int, root: Path = shm.ROOT) -> None:
             f"{root} has {free} bytes free, {workers} workers need {needed}: enlarge it "
             "(mount -o remount,size=..., docker run --shm-size) or free some"
         )
+
+
+def check_devices(offer: str, ranks: int, nodes: int) -> None:
+    """Whether so many nodes that offer this have a device for every rank."""
+    offered = len(open_devices(offer).devices()) * nodes
+    if offered < ranks:
+        what = f"--devices {offer}: {offered} devices for {ranks} ranks"
+        raise ConfigError(f"{what}: name more, or give --nproc {offered}")
 
 
 def check_port(host: str, port: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import _register_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from everstep.errors import ConfigError
@@ -58,7 +58,11 @@ class Buckets:
 
     def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
         """DDP would rebuild a moment later; here the broadcast is seen."""
-        if self.layout.broadcasts or not torch.is_grad_enabled():
+        if torch.is_grad_enabled():
+            self._rebuild_if_due()
+
+    def _rebuild_if_due(self) -> None:
+        if self.layout.broadcasts:
             return
         with self._world.capturing() as captured:
             rebuilt = self.ddp.reducer._rebuild_buckets()
@@ -83,11 +87,12 @@ class Buckets:
         self._visits = visits
 
     def at_barrier(self) -> None:
-        """All gradients are there. DDP sends rank 0's buffers only before the next Forward; until then rank 0 alone
-        would have the true ones, so they are sent now."""
+        """All gradients are there. What DDP would do before the next Forward is done now, while a failure still means
+        a redo: the rebuild, because it comes from this Backward; and rank 0's buffers, which only rank 0 has."""
         if self._counting:
             self._stop_counting()
             self.layout = Layout(self.layout.broadcasts, self._visits)
+        self._rebuild_if_due()
         if self.ddp.will_sync_module_buffers():
             self.ddp._sync_buffers()
 
@@ -113,10 +118,10 @@ class Buckets:
             ddp._has_rebuilt_buckets = False
             ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
             for hook, state in ddp._comm_hooks:
-                dist._register_comm_hook(ddp.reducer, state, hook)
+                _register_comm_hook(ddp.reducer, state, hook)
             if ddp.static_graph:
                 ddp.reducer._set_static_graph()
-                ddp.logger._set_static_graph()
+                ddp.logger._set_static_graph()  # type: ignore[union-attr]
                 self._pretend_first_step()
             self._rebuild()
 
@@ -140,8 +145,8 @@ class Buckets:
             chain = torch.zeros((), requires_grad=True)
             for parameter, count in zip(parameters, self.layout.visits, strict=True):
                 if count > visit:
-                    chain = _Touch.apply(chain, parameter)
-            chain.backward()  # type: ignore[no-untyped-call]
+                    chain = _Touch.apply(chain, parameter)  # type: ignore[no-untyped-call]
+            chain.backward()
         reducer._delay_all_reduce()  # type: ignore[attr-defined]
         for parameter in parameters:
             parameter.grad = None
@@ -160,7 +165,7 @@ class _Touch(torch.autograd.Function):
         return chain.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (parameter,) = context.saved_tensors
         return gradient, torch.zeros_like(parameter)
 

@@ -24,6 +24,9 @@ from everstep.worker.step import Loop, PlainLoop, Step, steps
 from everstep.worker.track import NoBoard, Track
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from everstep.worker.loader import Loader, LoaderOptions
     from everstep.worker.session import Session
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class Job:
         self._control = control
         self._session = session
         self._loop: Loop | None = None
+        self._loaders: list[Loader] = []
 
     @property
     def rank(self) -> Rank:
@@ -81,7 +85,9 @@ class Job:
         """
         if self._session is None:
             raise ConfigError("protect() needs torch: import it before everstep.init()")
-        given = {"scheduler": scheduler, "scaler": scaler, "extra": extra, "private": private, "rng": rng}
+        streams = {f"loader.{index}": loader for index, loader in enumerate(self._loaders) if loader.private}
+        own = {**streams, **(private or {})}
+        given = {"scheduler": scheduler, "scaler": scaler, "extra": extra, "private": own, "rng": rng}
         self._loop = self._session.protect(self._epoch, model=model, optimizer=optimizer, **given)
 
     def steps(self, count: int) -> Iterator[Step]:
@@ -90,8 +96,28 @@ class Job:
             raise ConfigError(f"job.steps({count!r}): it must be a whole number, at least 0")
         return steps(self._loop or PlainLoop(self._track), self._track, count)
 
+    def loader(self, source: Any, **options: Unpack[LoaderOptions]) -> Loader:
+        """Data as a function of the step: ``loader.batch(step)`` is the same after a redo and on a replacement.
+
+        ``source`` is a dataset with a length, a DataLoader over one, or an iterable with `state_dict`;
+        the last one is state of this rank alone, so it is made before protect().
+        """
+        from everstep.worker.loader import make_loader
+
+        point = self._safe_point
+        loader = make_loader(source, rank=self.rank, world_size=self.world_size, safe_point=point, **options)
+        if loader.private and self._loop is not None:
+            raise ConfigError("a loader with a state of its own has to be made before protect(), which protects it too")
+        self._loaders.append(loader)
+        return loader
+
+    def _safe_point(self) -> None:
+        if self._loop is not None:
+            self._loop.safe_point()
+
     def _epoch(self, step: StepIndex) -> int:
-        return 0
+        """By the first loader."""
+        return self._loaders[0].epoch(step) if self._loaders else 0
 
     def waiting(self) -> AbstractContextManager[None]:
         """Internal: what is inside waits for other ranks, so standing still there is no hang of this one."""

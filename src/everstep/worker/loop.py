@@ -20,6 +20,7 @@ import torch
 from everstep.core.worker import Do, Move
 from everstep.errors import Interruption, RuleError
 from everstep.types import Step, WorkerPhase
+from everstep.worker.loader import guard_plain_loaders
 from everstep.worker.phases import RecoveryPhase
 from everstep.worker.protection import Protection
 
@@ -77,6 +78,8 @@ class ProtectedLoop:
     def begin(self, step: Step) -> None:
         """A Stop may come first: then this waits for the recovery."""
         control = self._control
+        if self._stage is Stage.OVER:
+            raise RuleError(f"{step} cannot be begun: the job's one loop over job.steps() has ended on all ranks")
         while control.version == step and not control.move(Move.BEGIN):
             control.follow()
         self._stage = Stage.WORKING
@@ -106,7 +109,9 @@ class ProtectedLoop:
         if self._void:
             self._stage, self._void = Stage.BETWEEN, False
             return True
-        self._look_for_failures()
+        if not (self._dropping or self._control.must_park):
+            self._protection.world.found_failure()
+            self._look_for_failures()
         if not (self._dropping or self._control.must_park):
             return False
         if not self._dropping:
@@ -128,6 +133,7 @@ class ProtectedLoop:
             self._show(control.phase, control.version)
             control.follow()
         self._stage = Stage.OVER
+        self._undo_guard()
         for hook in self._hooks:
             hook.remove()
 
@@ -203,11 +209,6 @@ class ProtectedLoop:
         if world.failure and not self._control.must_park:
             self._control.broken(world.failure)
 
-    @property
-    def working(self) -> bool:
-        """Inside a step, where the script's data has to follow the step."""
-        return self._stage in (Stage.WORKING, Stage.UPDATING)
-
     def forward(self) -> None:
         """A protected model begins to compute."""
         if self._stage is Stage.WORKING:
@@ -231,6 +232,7 @@ class ProtectedLoop:
 
     def attach(self) -> None:
         """Hear from the script's objects where the step is."""
+        self._undo_guard = guard_plain_loaders(lambda: self._stage in (Stage.WORKING, Stage.UPDATING))
         for part in self._protection.state.optimizers:
             self._hooks.append(part.optimizer.register_step_pre_hook(self._before_update))
         for root in self._protection.state.modules:

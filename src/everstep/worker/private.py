@@ -65,8 +65,8 @@ class Private:
             keeper = (lost + 1) % size
             if keeper in missing and rank == lost:
                 raise StateError(
-                    f"the private state of rank {lost} ({', '.join(part.name for part in self.parts)}) was lost together "
-                    f"with its only copy, on rank {keeper}"
+                    f"the private state of rank {lost} ({', '.join(part.name for part in self.parts)}) was lost "
+                    f"together with its only copy, on rank {keeper}"
                 )
             if rank == keeper:
                 send_bytes(group, lost, self._held.get(version, b""))

@@ -69,8 +69,8 @@ class Protection:
         for part in self.state.optimizers:
             if type(part.optimizer).__name__ in _REFUSED:
                 raise ConfigError(
-                    f"{part.name} is a {type(part.optimizer).__name__}: it communicates or computes again inside step(), "
-                    "so a step could not be finished by each device alone; use another optimizer"
+                    f"{part.name} is a {type(part.optimizer).__name__}: it communicates or computes again inside "
+                    "step(), so a step could not be finished by each device alone; use another optimizer"
                 )
         self.streams = streams(rng, torch.initial_seed())
         own = {"rng": self.streams} if isinstance(self.streams, CarriedStreams) else {}
@@ -100,8 +100,8 @@ class Protection:
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
         if unshared and self.rank == 0:
             log.warning(
-                "everstep: %s before protect() gave each rank a result of its own, which a replacement cannot be given; "
-                "put it into protected state or do it inside a step",
+                "everstep: %s before protect() gave each rank a result of its own, which a replacement cannot be "
+                "given; put it into protected state or do it inside a step",
                 ", ".join(sorted(unshared)),
             )
 

@@ -13,8 +13,7 @@ import torch
 
 from everstep.errors import ConfigError
 from everstep.types import Step
-
-_MASK = (1 << 64) - 1
+from everstep.worker.randomness import mix, seed_all
 
 
 class Streams(Protocol):
@@ -36,11 +35,7 @@ class SeededStreams:
         self.seed = seed
 
     def begin(self, step: Step) -> None:
-        value = mix(self.seed, step)
-        torch.manual_seed(value)
-        random.seed(value)
-        if (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed([value & 0xFFFFFFFF, value >> 32])
+        seed_all(mix("step", self.seed, step))
 
     def again(self) -> None:
         """The next `begin` says it all."""
@@ -83,15 +78,3 @@ def streams(kind: str, seed: int) -> Streams:
     if kind == "carry":
         return CarriedStreams()
     raise ConfigError(f'protect(rng={kind!r}): it is "step" (seeds of its own for each step) or "carry"')
-
-
-def mix(seed: int, step: int) -> int:
-    """64 bits in which every bit of both counts (SplitMix64 twice), so that neighbours have nothing in common."""
-    return _scramble(_scramble(seed & _MASK) ^ ((step + 1) * 0x9E3779B97F4A7C15 & _MASK))
-
-
-def _scramble(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from everstep.core.effects import Assign, Role
 from everstep.errors import ProtocolError
@@ -103,7 +104,7 @@ class LoneSession:
             return
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         if place.world_size == 1 and os.environ.get("MASTER_PORT") == "0":
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         else:
             dist.init_process_group(backend)
 

@@ -40,6 +40,10 @@ class Loop(Protocol):
 
     def leave(self) -> None: ...
 
+    def safe_point(self) -> None:
+        """The script is in one of our calls: a step that has to be left is left here."""
+        ...
+
 
 class PlainLoop:
     """Nothing is protected: a step is stamped, and that is all."""
@@ -71,6 +75,9 @@ class PlainLoop:
 
     def leave(self) -> None:
         self._track.enter(WorkerPhase.ENDED, self._track.version)
+
+    def safe_point(self) -> None:
+        """Nobody stops it."""
 
 
 class Step:

@@ -17,14 +17,19 @@ def main(path: Path, mode: str, node: str) -> int:
     if mode == "no room":
         sys.stderr.write("no room in /dev/shm\n")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    def on_sigterm(*_: object) -> None:
+        (path / "told to go").touch()
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, on_sigterm)
     worker = subprocess.Popen(WORKER, cwd=path)
     sys.stdout.write(f"[rank 0] hello from {node}\n")
     sys.stderr.write("[agent] a warning\n")
     with (path / "agents").open("a") as file:
         file.write(f"{os.getpid()}\n")
     try:
-        while not (path / "result.json").exists():
+        while mode == "unmet" or not (path / "result.json").exists():
             time.sleep(0.01)
     finally:
         worker.kill()

@@ -121,7 +121,7 @@ def _exchange(rank: int, size: int, arguments: Arguments) -> None:
 
 def _refuse(rank: int, size: int, arguments: Arguments) -> None:
     raise ProtocolError(
-        "a point-to-point receive before protect(): a replacement builds its objects alone and nobody would send to it; "
+        "a point-to-point receive before protect(): a replacement builds its objects alone, and nobody would send; "
         "move it behind protect(), or use a broadcast"
     )
 

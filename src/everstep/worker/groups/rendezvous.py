@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NoReturn
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from everstep.errors import ProtocolError
 from everstep.types import Generation
@@ -87,7 +87,7 @@ class Rendezvous:
             raise RuntimeError(f"generation {generation} was stopped while its groups were being made")
 
 
-class MeetingStore(dist.Store):
+class MeetingStore(Store):
     """What a backend is given to find its peers: keys end in the rank they belong to."""
 
     def __init__(self, rendezvous: Rendezvous, generation: Generation, key: str, size: int) -> None:
@@ -108,7 +108,7 @@ class MeetingStore(dist.Store):
         self._rendezvous.wait(*self._place, CONNECT_S)
 
 
-class NoStore(dist.Store):
+class NoStore(Store):
     """What `torch.distributed` holds for the job: nothing of everstep goes through a store."""
 
     def set(self, key: str, value: str | bytes) -> NoReturn:

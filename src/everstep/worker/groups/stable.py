@@ -6,7 +6,6 @@ in flight: nothing that a work may still write into is used again before the wor
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import GroupName
 
 from everstep.errors import ProtocolError
 from everstep.worker.groups.local import OPERATIONS, LocalWork
@@ -29,7 +29,7 @@ class StableGroup(dist.ProcessGroup):
     """Made by `torch.distributed` through the backend "everstep"."""
 
     def __init__(self, world: World, key: str, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.key = key
         self.timeout = timeout
         self.inner: dist.ProcessGroup | None = None
@@ -58,13 +58,14 @@ class StableGroup(dist.ProcessGroup):
     def settle(self) -> None:
         """Wait until all have ended, as they may. After a cut that is at once."""
         while self._works:
-            self._end(self._works.popleft(), END_S)
+            work = self._works.popleft()
+            self._end(work)
+            if not work.is_completed():
+                raise ProtocolError(f"group {self.key}: a collective did not end within {END_S:.0f} s after it was cut")
 
-    def _end(self, work: dist.Work, timeout_s: float | None = None) -> None:
+    def _end(self, work: dist.Work) -> None:
         try:
-            if timeout_s is not None:
-                _wait_until(work.is_completed, timeout_s, self.key)
-            work.wait()
+            work.wait(timedelta(seconds=END_S))
         except RuntimeError as error:
             self._world.failed(f"{self.key}: {_first_line(error)}")
 
@@ -73,7 +74,8 @@ class StableGroup(dist.ProcessGroup):
     def issue(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> dist.Work:
         """Do it in the inner group, or locally while there is none."""
         world = self._world
-        world.gate.enter(name)
+        if not world.local:
+            world.gate.enter(name)
         operation = OPERATIONS[name]
         if self.inner is None or world.local:
             outputs = operation.outputs(arguments)
@@ -121,8 +123,8 @@ class StableGroup(dist.ProcessGroup):
         return "everstep"
 
     @property
-    def group_name(self) -> str:
-        return self._name
+    def group_name(self) -> GroupName:
+        return GroupName(self._name)
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -189,17 +191,6 @@ def _operation(name: str) -> Callable[..., dist.Work]:
 
 for _name in OPERATIONS:
     setattr(StableGroup, _name, _operation(_name))
-
-
-def _wait_until(done: Callable[[], bool], timeout_s: float, key: str) -> None:
-    """A work that was cut ends by itself within milliseconds, and has no way to wake anybody who does not wait in it."""
-    deadline = time.monotonic() + timeout_s
-    pause_s = 0.0001
-    while not done():
-        if time.monotonic() > deadline:
-            raise ProtocolError(f"group {key}: a collective did not end within {timeout_s:.0f} s after it was cut")
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.005)
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ The main thread makes and uses them; the control thread cuts. It decides nothing
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,8 @@ from everstep.worker.groups.seam import Plan, Seam
 from everstep.worker.groups.stable import StableGroup
 
 BACKEND = "everstep"
+OUTCOME_S = 2.0
+"""For operations in flight when the script's code has failed. They end at once if one of their group did."""
 
 
 class Gate(Protocol):
@@ -145,7 +148,16 @@ class World:
 
     def in_flight(self) -> bool:
         """Whether an operation has not ended. Finds failures too."""
-        return any([group.in_flight() for group in list(self.groups.values())])
+        busy = [group.in_flight() for group in self.groups.values()]
+        return any(busy)
+
+    def found_failure(self) -> bool:
+        """The script's code met an error: was it a collective's? The error is there a moment before its work has ended,
+        so what is in flight gets a moment to end."""
+        deadline = time.monotonic() + OUTCOME_S
+        while self.in_flight() and not self.failure and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return bool(self.failure)
 
     def waiting(self) -> int | None:
         """From any thread: a number that changes with each operation while one is in flight, else None."""
@@ -182,7 +194,8 @@ class World:
     @contextmanager
     def capturing(self) -> Iterator[list[list[torch.Tensor]]]:
         """The results of the operations inside."""
-        self.captured = captured = []
+        captured: list[list[torch.Tensor]] = []
+        self.captured = captured
         try:
             yield captured
         finally:

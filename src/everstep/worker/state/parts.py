@@ -81,11 +81,8 @@ class OptimizerPart:
     def pack(self, flat: Flat) -> Plain:
         for name, parameter in self.strays.items():
             flat.add(parameter, name)
-        numbers = {parameter: number for number, parameter in enumerate(self.parameters())}
-        state = {
-            numbers.get(key, key) if isinstance(key, torch.Tensor) else key: value
-            for key, value in self.optimizer.state.items()
-        }
+        numbers: dict[Any, int] = {parameter: number for number, parameter in enumerate(self.parameters())}
+        state = {numbers.get(key, key): value for key, value in self.optimizer.state.items()}
         ordered = {key: state[key] for key in sorted(state, key=lambda key: (isinstance(key, str), key))}
         return [flat.pack(ordered, f"{self.name}.state"), self.pack_settings(flat)]
 
@@ -194,6 +191,6 @@ def part_of(name: str, thing: Any) -> Part:
     if isinstance(thing, torch.Tensor | dict | list):
         return ValuePart(name, thing)
     raise ConfigError(
-        f"protect({name}=…) was given a {type(thing).__qualname__}: it needs state_dict() and load_state_dict(), or has "
-        "to be a tensor, a dict or a list that is changed in place"
+        f"protect({name}=…) was given a {type(thing).__qualname__}: it needs state_dict() and load_state_dict(), or "
+        "has to be a tensor, a dict or a list that is changed in place"
     )

@@ -84,7 +84,7 @@ def digest(lines: Iterable[str]) -> str:
 
 def tensor_digest(tensor: torch.Tensor) -> bytes:
     """Of the bytes of a tensor."""
-    return xxhash.xxh3_128_digest(memoryview(as_bytes(tensor).numpy()))
+    return xxhash.xxh3_128_digest(as_bytes(tensor).numpy().data)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """What a redo puts back besides gradients: everything of the protected state that a step changed before its barrier.
 
 Parameters and moments change behind the barrier only. Buffers change in Forward; a scheduler or `extra` may. Tensors
-are copied at the start of a step if they have changed since the last copy, which their version counter tells. Large
-tensors that change behind the barrier only (an EMA) are learnt in the first step and not copied from then on.
+are copied at the start of a step if they have changed since the last copy, which their version counter tells; but some
+kernels change a tensor silently (the statistics of BatchNorm), so these are copied always. Which tensors do so, and
+which large ones change behind the barrier only (an EMA), is learnt in the first steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from everstep.worker.state.parts import ModulePart, OptimizerPart, Part, ScalerP
 from everstep.worker.state.protected import Protected
 from everstep.worker.state.tree import Flat, Plain, decode, encode
 
+LEARNING_STEPS = 2
+_STATISTICS = ("running_mean", "running_var")
 ALWAYS_BYTES = 1 << 20
 """A smaller tensor is copied without asking when it changes."""
 
@@ -23,7 +26,7 @@ ALWAYS_BYTES = 1 << 20
 class _Copy:
     """A tensor and what it was."""
 
-    __slots__ = ("at", "late", "name", "saved", "tensor", "version")
+    __slots__ = ("at", "late", "name", "saved", "silent", "tensor", "version")
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.name = name
@@ -35,10 +38,21 @@ class _Copy:
         """Of the tensor, when the step began."""
         self.late = tensor.numel() * tensor.element_size() > ALWAYS_BYTES
         """It may be one that changes behind the barrier only."""
+        self.silent = name.endswith(_STATISTICS)
+        """Its version counter does not tell when it changes."""
 
     @property
     def touched(self) -> bool:
-        return self.tensor._version != self.at
+        return self.silent or self.tensor._version != self.at
+
+    def learn(self) -> None:
+        """At a barrier: how does it change?"""
+        if not self.silent and self.saved is not None and self.version == self.at:
+            self.silent = not self.touched and not torch.equal(self.saved, self.tensor)
+        if self.touched:
+            self.late = False
+        elif self.late:
+            self.saved, self.version = None, -1
 
     def before(self) -> torch.Tensor:
         """What it was when the step began."""
@@ -70,7 +84,7 @@ class Shadow:
         self._steady = {id(parameter) for parameter in protected.parameters()}
         self._copies: dict[int, _Copy] = {}
         self._notes: list[_Note] = []
-        self._learning = True
+        self._steps = 0
 
     def begin(self) -> None:
         """The step begins: copy what has changed since the last time."""
@@ -79,7 +93,7 @@ class Shadow:
             for name, buffer in module.buffers().items():
                 self._track(name, buffer, last)
         self._notes = [self._note(part, last) for part in self._objects]
-        stale = [copy for copy in self._copies.values() if copy.version != copy.at and not self._may_wait(copy)]
+        stale = [copy for copy in self._copies.values() if self._is_stale(copy)]
         for copy in stale:
             if copy.saved is None:
                 copy.saved = torch.empty_like(copy.tensor)
@@ -101,17 +115,19 @@ class Shadow:
         tensors = [self._track(name, tensor, last) for name, tensor in zip(flat.names, flat.originals, strict=True)]
         return _Note(part, values, tensors)
 
-    def _may_wait(self, copy: _Copy) -> bool:
-        return id(copy.tensor) in self._steady or (copy.late and not self._learning)
+    def _is_stale(self, copy: _Copy) -> bool:
+        if id(copy.tensor) in self._steady or (copy.late and self._steps >= LEARNING_STEPS):
+            return False
+        return copy.silent or copy.version != copy.at
 
     def at_barrier(self) -> None:
         """What has changed by now has to be copied in every step."""
+        self._steps += 1
         for copy in self._copies.values():
-            if copy.late and copy.touched:
+            if self._steps <= LEARNING_STEPS:
+                copy.learn()
+            elif copy.late and copy.touched:
                 copy.late = False
-            elif copy.late:
-                copy.saved, copy.version = None, -1
-        self._learning = False
 
     def put_back(self) -> None:
         """Be as at the start of the step. RuleError if that is not possible."""

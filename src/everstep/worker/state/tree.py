@@ -98,8 +98,8 @@ def decode(data: bytes) -> Plain:
     return msgspec.msgpack.decode(data)
 
 
-_SEQUENCES = {list: "l", tuple: "t", torch.Size: "z", deque: "q"}
-_MAPPINGS = {dict: "d", OrderedDict: "o", Counter: "c", defaultdict: "d"}
+_SEQUENCES: dict[type, str] = {list: "l", tuple: "t", torch.Size: "z", deque: "q"}
+_MAPPINGS: dict[type, str] = {dict: "d", OrderedDict: "o", Counter: "c", defaultdict: "d"}
 
 _Inner = Callable[[Plain], Any]
 
