@@ -6,7 +6,6 @@ Runs `everstep run` as a user does, in a folder of its own; knows of it the comm
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -14,14 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from everstep.chaos.exact.recipe import Recipe
 from everstep.chaos.exact.record import Outcome, differences
+from everstep.observe.records import Recovery, read_recoveries
 
 DEADLINE_S = 120.0
 """Against hangs: a trial takes some seconds."""
@@ -68,8 +68,7 @@ class Ended:
     text: str
     """Of everything that it printed."""
     outcome: Outcome
-    recoveries: tuple[Mapping[str, Any], ...]
-    """The records of `recoveries.jsonl`."""
+    recoveries: tuple[Recovery, ...]
     struck: frozenset[int]
     """Which faults came to happen, by their index."""
 
@@ -108,15 +107,9 @@ def read(trial: Trial, folder: Path, code: int) -> Ended:
         code,
         (folder / "output.txt").read_text(errors="replace"),
         Outcome.read(folder / "out", trial.ranks),
-        recoveries(folder / "run"),
+        tuple(read_recoveries(folder / "run" / "recoveries.jsonl")),
         frozenset(int(path.name.partition("-")[0]) for path in (folder / "run" / "chaos").glob("*-*")),
     )
-
-
-def recoveries(run_dir: Path) -> tuple[Mapping[str, Any], ...]:
-    """The records of a run, in their order."""
-    path = run_dir / "recoveries.jsonl"
-    return tuple(map(json.loads, path.read_text().splitlines())) if path.exists() else ()
 
 
 def clean(trial: Trial, cache: Path) -> Outcome:

@@ -50,7 +50,8 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters, bias=False)
         self.head.weight = self.embedding.weight
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        for table in (self.embedding, self.position):
+            nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.embedding(tokens) + self.position.weight[: tokens.shape[1]]
