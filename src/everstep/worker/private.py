@@ -18,7 +18,8 @@ from everstep.types import Step
 from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.state.parts import Part, part_of
 from everstep.worker.state.protected import as_bytes
-from everstep.worker.state.tree import Flat, Plain, decode, encode
+from everstep.worker.state.sharded import Meshes
+from everstep.worker.state.tree import Flat, Found, Plain, decode, encode
 
 
 class _Image(msgspec.Struct, frozen=True, array_like=True):
@@ -99,7 +100,7 @@ class Private:
         for part, values in zip(self.parts, plain, strict=True):
             for name, place in part.places().items():
                 place.detach().copy_(tensors[_number(values, name)])
-            part.put(values, tensors)
+            part.put(values, Found(tensors, Meshes()))
         self.missing = False
 
 

@@ -6,6 +6,7 @@ It knows torch and the process groups. When something is done is decided by `con
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from everstep.errors import ConfigError, RuleError, StateError
 from everstep.types import Coordinate, Rank, Step
 from everstep.worker.ddp import buckets_of, layouts, take_layouts
+from everstep.worker.fsdp import ShardedModules
 from everstep.worker.groups.exchange import broadcast_bytes, gather_bytes
 from everstep.worker.groups.world import World
 from everstep.worker.private import Private
@@ -77,7 +79,9 @@ class Protection:
         self.private = Private({**own, **(private or {})})
         self.shadow = Shadow(self.state)
         self.buckets = buckets_of([(part.name, part.module) for part in self.state.modules], world)
+        self.sharded = ShardedModules(part.module for part in self.state.modules)
         self.layout = self.state.layout()
+        self.coordinates = [Coordinate(rank, 0) for rank in range(world_size)]
         self._parameters = [parameter for parameter in self.state.parameters() if parameter.requires_grad]
         self._steps = 0
         self._kept_gradients = False
@@ -86,16 +90,21 @@ class Protection:
 
     @property
     def coordinate(self) -> Coordinate:
-        return Coordinate(self.rank, 0)
+        return self.coordinates[self.rank]
 
     def found(self) -> None:
         """All ranks are here: what only one of them knows is told to all; what should be equal is compared."""
         group = self.world.default
         seeds = gather_bytes(group, torch.initial_seed().to_bytes(8, "little"))
         self._facts["seeds"] = [int.from_bytes(seed, "little") for seed in seeds]
+        self.coordinates = _coordinates(gather_bytes(group, digest(self.layout + self.state.pieces()).encode()))
         values, flat = self.state.read()
+        size = sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
+        self._report_replicas(
+            [int.from_bytes(data, "little") for data in gather_bytes(group, size.to_bytes(8, "little"))]
+        )
         own = digest([values.hex(), *(tensor_digest(tensor).hex() for tensor in flat.tensors)]).encode()
-        if len(set(gather_bytes(group, own))) > 1:
+        if self._differs(own):
             self._find_difference(values)
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
         if unshared and self.rank == 0:
@@ -103,6 +112,24 @@ class Protection:
                 "everstep: %s before protect() gave each rank a result of its own, which a replacement cannot be "
                 "given; put it into protected state or do it inside a step",
                 ", ".join(sorted(unshared)),
+            )
+
+    def _differs(self, own: bytes) -> bool:
+        """Between any two replicas of a piece."""
+        said = gather_bytes(self.world.default, own)
+        shards = [at.shard for at in self.coordinates]
+        return len(set(zip(shards, said, strict=True))) > len(set(shards))
+
+    def _report_replicas(self, sizes: list[int]) -> None:
+        """What no replica can give back, in one line."""
+        replicas = Counter(at.shard for at in self.coordinates)
+        once = sum(size for at, size in zip(self.coordinates, sizes, strict=True) if replicas[at.shard] == 1)
+        if once and self.rank == 0 and len(self.coordinates) > 1:
+            every = sum(size for at, size in zip(self.coordinates, sizes, strict=True) if at.replicate == 0)
+            log.warning(
+                "everstep: %.3g of %.3g GB of the state exist once and have no replica: they rely on checkpoints",
+                once / 1e9,
+                every / 1e9,
             )
 
     def _find_difference(self, values: bytes) -> None:
@@ -113,15 +140,16 @@ class Protection:
         names.update((f"{name} (its values)", digest([repr(plain)]).encode()[:16]) for name, plain in parts)
         differing = []
         for name, own in names.items():
-            if len(set(gather_bytes(self.world.default, own))) > 1:
+            if self._differs(own):
                 differing.append(name)
         raise StateError(
             f"{', '.join(differing[:4])}{' …' if len(differing) > 4 else ''} differ between the ranks at protect(): a "
             "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
         )
 
-    def join(self, reference: list[str]) -> None:
+    def join(self, reference: list[str], coordinates: list[Coordinate]) -> None:
         """A newcomer: what it built has to be what the job runs."""
+        self.coordinates = coordinates
         if reference and reference != self.layout:
             raise StateError(f"this replacement built something else: {difference(self.layout, reference)}")
         self.private.missing = bool(self.private)
@@ -171,6 +199,7 @@ class Protection:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+        self.sharded.drop()
         for bucket in self.buckets:
             bucket.drop()
         self.shadow.put_back()
@@ -179,6 +208,7 @@ class Protection:
     def serve(self, to: int, version: Step) -> None:
         """Give the state to a newcomer."""
         self._facts["gradients"] = self._kept_gradients
+        self.sharded.reshard()
         send(self.world.default, to, version, self.state)
 
     def fill(self, source: int, version: Step) -> int:
@@ -218,6 +248,17 @@ class Protection:
         lengths = [int.from_bytes(size, "little") for size in sizes]
         told = broadcast_bytes(group, lengths.index(max(lengths)), mine)
         take_layouts(self.buckets, msgspec.msgpack.decode(told))
+
+
+def _coordinates(pieces: list[bytes]) -> list[Coordinate]:
+    """Ranks with the same pieces are replicas of each other; pieces are counted as they come up."""
+    shards: dict[bytes, int] = {}
+    counts: Counter[bytes] = Counter()
+    found = []
+    for piece in pieces:
+        found.append(Coordinate(counts[piece], shards.setdefault(piece, len(shards))))
+        counts[piece] += 1
+    return found
 
 
 _GREETING_BYTES = 64

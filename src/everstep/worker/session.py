@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import HashStore
 
 from everstep.core.effects import Assign, Role
 from everstep.errors import ProtocolError
-from everstep.types import Step
+from everstep.types import Coordinate, Step
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
 from everstep.worker.groups.gloo import GlooSeam
@@ -31,7 +31,8 @@ from everstep.worker.state.protected import digest
 from everstep.worker.step import Loop, PlainLoop
 from everstep.worker.track import Track
 
-LAYOUT = "layout"
+COORDINATES = "coordinates"
+LAYOUT = "layout of shard "
 GROUP = "group "
 """Names of what is kept for newcomers."""
 
@@ -69,7 +70,7 @@ class JobSession:
         protection = Protection(self._world, self._place.rank, self._place.world_size, **given)
         if self._joins:
             self._track.recovering(RecoveryPhase.SCRIPT, self._track.version)
-            protection.join(self._remembered_layout())
+            protection.join(*self._remembered())
         else:
             protection.found()
             control.keep(self._memories(protection))
@@ -87,12 +88,20 @@ class JobSession:
             GROUP + group.key: group.prologue.encode() for group in self._world.groups.values() if group.rank() == 0
         }
         if self._place.rank == 0:
-            kept[LAYOUT] = zlib.compress(msgspec.msgpack.encode(protection.layout))
+            kept[COORDINATES] = msgspec.msgpack.encode(protection.coordinates)
+        if protection.coordinate.replicate == 0:
+            layout = zlib.compress(msgspec.msgpack.encode(protection.layout))
+            kept[LAYOUT + str(protection.coordinate.shard)] = layout
         return kept
 
-    def _remembered_layout(self) -> list[str]:
-        data = self._control.memories.get(LAYOUT)
-        return msgspec.msgpack.decode(zlib.decompress(data), type=list[str]) if data else []
+    def _remembered(self) -> tuple[list[str], list[Coordinate]]:
+        """The layout of this rank's shard, and who has which shard."""
+        memories = self._control.memories
+        if COORDINATES not in memories:
+            raise ProtocolError("the controller remembers nothing of this job: its run directory has lost `memories`")
+        coordinates = msgspec.msgpack.decode(memories[COORDINATES], type=list[Coordinate])
+        layout = memories[LAYOUT + str(coordinates[self._place.rank].shard)]
+        return msgspec.msgpack.decode(zlib.decompress(layout), type=list[str]), coordinates
 
 
 class LoneSession:

@@ -6,8 +6,8 @@ in flight: nothing that a work may still write into is used again before the wor
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,12 +17,10 @@ from torch.distributed.distributed_c10d import GroupName
 
 from everstep.errors import ProtocolError
 from everstep.worker.groups.local import OPERATIONS, LocalWork
+from everstep.worker.groups.work import END_S, TrackedWork
 
 if TYPE_CHECKING:
     from everstep.worker.groups.world import World
-
-END_S = 30.0
-"""For a work of a group that was cut to end. It takes milliseconds; who takes longer is not to be trusted."""
 
 
 class StableGroup(dist.ProcessGroup):
@@ -36,38 +34,43 @@ class StableGroup(dist.ProcessGroup):
         self.prologue = world.prologue_of(key)
         self._world = world
         self._name = self._description = ""
-        self._works: deque[dist.Work] = deque()
+        self._works: dict[TrackedWork, None] = {}
+        self._lazy: set[str] = set()
+        """Operations that end in `wait` and not before, so whether they are under way says nothing."""
         self.issued = 0
 
     # ── works in flight ──────────────────────────────────────────────────────────────────────────────────
 
     def in_flight(self) -> bool:
         """Some operation has not ended yet. Those that have are forgotten; a failure of one is told."""
-        works = self._works
-        while works and works[0].is_completed():
-            self._end(works.popleft())
-        return any(not work.is_completed() for work in works)
+        for work in list(self._works):
+            if work.is_completed():
+                self._end(work)
+        return bool(self._works)
 
     def busy(self) -> bool:
-        """The same from another thread, and without forgetting any."""
+        """An operation has not ended yet, as another thread sees it: without forgetting any."""
         try:
-            return any(not work.is_completed() for work in list(self._works))
+            return any(not work.is_completed() for work in list(self._works) if work.operation not in self._lazy)
         except RuntimeError:  # one was added meanwhile, so it moves
             return False
 
     def settle(self) -> None:
         """Wait until all have ended, as they may. After a cut that is at once."""
-        while self._works:
-            work = self._works.popleft()
+        for work in list(self._works):
             self._end(work)
-            if not work.is_completed():
-                raise ProtocolError(f"group {self.key}: a collective did not end within {END_S:.0f} s after it was cut")
 
-    def _end(self, work: dist.Work) -> None:
-        try:
+    def _end(self, work: TrackedWork) -> None:
+        with suppress(RuntimeError):  # told by the work itself
             work.wait(timedelta(seconds=END_S))
-        except RuntimeError as error:
+
+    def _ended(self, work: TrackedWork, error: RuntimeError | None) -> None:
+        """Waited for, by whom ever."""
+        self._works.pop(work, None)
+        if error is not None:
             self._world.failed(f"{self.key}: {_first_line(error)}")
+        elif work.lazy:
+            self._lazy.add(work.operation)
 
     # ── operations ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -84,18 +87,22 @@ class StableGroup(dist.ProcessGroup):
             return LocalWork(outputs)
         self.in_flight()
         try:
-            work: dist.Work = getattr(self.inner, name)(*arguments, **options)
+            work = self._track(getattr(self.inner, name)(*arguments, **options), name)
         except RuntimeError as error:
             world.failed(f"{self.key}: {_first_line(error)}")
             raise
-        self._works.append(work)
-        self.issued += 1
         if world.recording and self.prologue.wants(operation.shared, name, operation.outputs(arguments)):
             work.wait()
             self.prologue.record(name, operation.outputs(arguments))
         if world.captured is not None:
             work.wait()
             world.captured.append([tensor.clone() for tensor in operation.outputs(arguments)])
+        return work
+
+    def _track(self, inner: dist.Work, name: str) -> TrackedWork:
+        work = TrackedWork(inner, name, self._ended)
+        self._works[work] = None
+        self.issued += 1
         return work
 
     def monitored_barrier(self, *arguments: Any, **options: Any) -> None:
@@ -110,9 +117,7 @@ class StableGroup(dist.ProcessGroup):
     def end_coalescing(self, device: torch.device) -> dist.Work:
         if self.inner is None:
             return LocalWork([])
-        work = self.inner._end_coalescing(device)
-        self._works.append(work)
-        return work
+        return self._track(self.inner._end_coalescing(device), "end_coalescing")
 
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing

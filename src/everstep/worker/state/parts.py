@@ -6,13 +6,13 @@ for it (parameters, buffers), else into new tensors that the object is then give
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
 from everstep.errors import ConfigError
-from everstep.worker.state.tree import Flat, Plain, unpack
+from everstep.worker.state.tree import Flat, Found, Plain
 
 
 class Part(Protocol):
@@ -28,7 +28,7 @@ class Part(Protocol):
         """Tensors that exist before the state comes, by the names that `pack` gives them."""
         ...
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
+    def put(self, plain: Plain, found: Found) -> None:
         """Be in this state. Tensors of `places` have been written already."""
         ...
 
@@ -58,8 +58,8 @@ class ModulePart:
         }
         return [tensors, flat.pack(extra, f"{self.name}._extra_state")]
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
-        for name, extra in unpack(plain[1], tensors).items():
+    def put(self, plain: Plain, found: Found) -> None:
+        for name, extra in found.unpack(plain[1]).items():
             self.module.get_submodule(name).set_extra_state(extra)
 
 
@@ -93,15 +93,15 @@ class OptimizerPart:
         ]
         return flat.pack(groups, f"{self.name}.param_groups")
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
+    def put(self, plain: Plain, found: Found) -> None:
         parameters = self.parameters()
         self.optimizer.state.clear()
-        for key, value in unpack(plain[0], tensors).items():
+        for key, value in found.unpack(plain[0]).items():
             self.optimizer.state[parameters[key] if isinstance(key, int) else key] = value
-        self.put_settings(plain[1], tensors)
+        self.put_settings(plain[1], found)
 
-    def put_settings(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
-        for group, settings in zip(self.optimizer.param_groups, unpack(plain, tensors), strict=True):
+    def put_settings(self, plain: Plain, found: Found) -> None:
+        for group, settings in zip(self.optimizer.param_groups, found.unpack(plain), strict=True):
             for gone in set(group) - set(settings) - {"params"}:
                 del group[gone]
             group.update(settings)
@@ -120,8 +120,8 @@ class ObjectPart:
     def pack(self, flat: Flat) -> Plain:
         return flat.pack(self.thing.state_dict(), self.name)
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
-        self.thing.load_state_dict(unpack(plain, tensors))
+    def put(self, plain: Plain, found: Found) -> None:
+        self.thing.load_state_dict(found.unpack(plain))
 
 
 class ScalerPart(ObjectPart):
@@ -137,17 +137,17 @@ class ScalerPart(ObjectPart):
     def _tracker(self, flat: Flat) -> int:
         return flat.add(self.thing._growth_tracker, f"{self.name}.growth_tracker")
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
+    def put(self, plain: Plain, found: Found) -> None:
         scaler = self.thing
         if plain[0] != "scaler":
-            super().put(plain, tensors)
+            super().put(plain, found)
             scaler._scale = scaler._growth_tracker = None
             return
         scaler._growth_factor, scaler._backoff_factor, scaler._growth_interval = plain[1]
         if scaler._scale is None:
-            scaler._lazy_init_scale_growth_tracker(tensors[plain[2]].device)
-        scaler._scale.copy_(tensors[plain[2]])
-        scaler._growth_tracker.copy_(tensors[plain[3]])
+            scaler._lazy_init_scale_growth_tracker(found.tensors[plain[2]].device)
+        scaler._scale.copy_(found.tensors[plain[2]])
+        scaler._growth_tracker.copy_(found.tensors[plain[3]])
 
     def drop(self) -> None:
         """The step is dropped: forget what `unscale_` noted in it."""
@@ -167,15 +167,15 @@ class ValuePart:
     def pack(self, flat: Flat) -> Plain:
         return flat.pack(self.value, self.name)
 
-    def put(self, plain: Plain, tensors: Sequence[torch.Tensor]) -> None:
+    def put(self, plain: Plain, found: Found) -> None:
         if isinstance(self.value, torch.Tensor):
             return  # its place was written
-        found = unpack(plain, tensors)
+        value = found.unpack(plain)
         if isinstance(self.value, list):
-            self.value[:] = found
+            self.value[:] = value
         else:
             self.value.clear()
-            self.value.update(found)
+            self.value.update(value)
 
 
 def part_of(name: str, thing: Any) -> Part:

@@ -11,7 +11,8 @@ import xxhash
 
 from everstep.errors import ConfigError, StateError
 from everstep.worker.state.parts import ModulePart, OptimizerPart, Part, part_of
-from everstep.worker.state.tree import Flat, decode, encode
+from everstep.worker.state.sharded import Meshes, layout_of, local, pieces
+from everstep.worker.state.tree import Flat, Found, decode, encode
 
 
 class Protected:
@@ -22,6 +23,7 @@ class Protected:
         self.modules = [part for part in self.parts if isinstance(part, ModulePart)]
         self.optimizers = [part for part in self.parts if isinstance(part, OptimizerPart)]
         self._find_strays()
+        self.meshes = Meshes(self.parameters())
 
     def _find_strays(self) -> None:
         known = {id(tensor) for module in self.modules for tensor in module.places().values()}
@@ -44,6 +46,10 @@ class Protected:
         )
         return list({id(parameter): parameter for parameter in found}.values())
 
+    def pieces(self) -> list[str]:
+        """Which pieces of sharded tensors this rank has: equal on the ranks that are replicas of each other."""
+        return list(pieces(item for part in self.parts for item in part.places().items()))
+
     def layout(self) -> list[str]:
         """One line for each tensor that has a place, and for each object: equal on all replicas of a shard."""
         lines = [f"{part.name} is a {_kind(part)}" for part in self.parts]
@@ -52,7 +58,7 @@ class Protected:
             for name, tensor in part.places().items():
                 names[id(tensor)] = name
                 grad = ", requires grad" if tensor.requires_grad else ""
-                lines.append(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, stride {tuple(tensor.stride())}{grad}")
+                lines.append(f"{name} is {layout_of(tensor)}{grad}")
         for optimizer in self.optimizers:
             for number, group in enumerate(optimizer.optimizer.param_groups):
                 members = ", ".join(names[id(parameter)] for parameter in group["params"])
@@ -63,13 +69,13 @@ class Protected:
 
     def places(self) -> dict[str, torch.Tensor]:
         """Tensors that a state is received into."""
-        return {name: tensor.detach() for part in self.parts for name, tensor in part.places().items()}
+        return {name: local(tensor).detach() for part in self.parts for name, tensor in part.places().items()}
 
     def put(self, values: bytes, tensors: Sequence[torch.Tensor]) -> None:
         """Be in this state; what has a place in `places` has been written there."""
         with torch.no_grad():
             for part, plain in zip(self.parts, decode(values), strict=True):
-                part.put(plain, tensors)
+                part.put(plain, Found(tensors, self.meshes))
 
 
 def _kind(part: Part) -> str:

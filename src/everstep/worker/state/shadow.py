@@ -15,7 +15,8 @@ import torch
 from everstep.errors import RuleError
 from everstep.worker.state.parts import ModulePart, OptimizerPart, Part, ScalerPart
 from everstep.worker.state.protected import Protected
-from everstep.worker.state.tree import Flat, Plain, decode, encode
+from everstep.worker.state.sharded import local
+from everstep.worker.state.tree import Flat, Found, Plain, decode, encode
 
 LEARNING_STEPS = 2
 _STATISTICS = ("running_mean", "running_var")
@@ -81,7 +82,8 @@ class Shadow:
     def __init__(self, protected: Protected) -> None:
         self._modules = protected.modules
         self._objects = [part for part in protected.parts if not isinstance(part, ModulePart)]
-        self._steady = {id(parameter) for parameter in protected.parameters()}
+        self._steady = {id(local(parameter)) for parameter in protected.parameters()}
+        self._meshes = protected.meshes
         self._copies: dict[int, _Copy] = {}
         self._notes: list[_Note] = []
         self._steps = 0
@@ -91,7 +93,7 @@ class Shadow:
         last, self._copies = self._copies, {}
         for module in self._modules:
             for name, buffer in module.buffers().items():
-                self._track(name, buffer, last)
+                self._track(name, local(buffer), last)
         self._notes = [self._note(part, last) for part in self._objects]
         stale = [copy for copy in self._copies.values() if self._is_stale(copy)]
         for copy in stale:
@@ -151,9 +153,9 @@ class Shadow:
             return
         tensors = [copy.before().clone() for copy in note.tensors]
         if isinstance(note.part, OptimizerPart):
-            note.part.put_settings(decode(note.values), tensors)
+            note.part.put_settings(decode(note.values), Found(tensors, self._meshes))
         else:
-            note.part.put(decode(note.values), tensors)
+            note.part.put(decode(note.values), Found(tensors, self._meshes))
 
 
 def _changeable(part: Part, flat: Flat) -> Plain:

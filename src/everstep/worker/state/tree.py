@@ -9,12 +9,15 @@ from __future__ import annotations
 import enum
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
+from torch.distributed.tensor import DTensor
 
 from everstep.errors import ConfigError
+from everstep.worker.state.sharded import Meshes, describe, local
 
 Plain = Any
 """None, bool, int, float, str, bytes, or a list of such."""
@@ -30,7 +33,8 @@ class Flat:
         self.names: list[str] = []
         self._places: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
-        """The tensors themselves; kept, so that no other one gets the id of one that is gone."""
+        """The tensors themselves, or their local parts."""
+        self._kept: list[torch.Tensor] = []  # so that no other one gets the id of one that is gone
 
     def pack(self, value: Any, name: str) -> Plain:
         """``name`` says where it stands, for people."""
@@ -39,6 +43,8 @@ class Flat:
             return value
         if kind is int:
             return value if _LEAST <= value <= _MOST else ["i", str(value)]
+        if isinstance(value, DTensor):
+            return ["D", self.add(value, name), describe(value)]
         if isinstance(value, torch.Tensor):
             return ["T", self.add(value, name)]
         if kind in _SEQUENCES:
@@ -70,24 +76,34 @@ class Flat:
         )
 
     def add(self, tensor: torch.Tensor, name: str) -> int:
-        """Its number. A tensor that comes twice is kept once."""
+        """Its number. A tensor that comes twice is kept once; of a sharded one the local part."""
         place = self._places.get(id(tensor))
         if place is None:
             if tensor.layout is not torch.strided:
                 raise ConfigError(f"{name} is a tensor of layout {tensor.layout}: only dense tensors can be protected")
             place = self._places[id(tensor)] = len(self.tensors)
-            self.originals.append(tensor)
-            self.tensors.append(tensor.detach())
+            self._kept.append(tensor)
+            self.originals.append(local(tensor))
+            self.tensors.append(local(tensor).detach())
             self.names.append(name)
         return place
 
 
-def unpack(plain: Plain, tensors: Sequence[torch.Tensor]) -> Any:
-    """The value again, with these tensors in it."""
-    if not isinstance(plain, list):
-        return plain
-    tag, *rest = plain
-    return _TAGS[tag](rest, lambda inner: unpack(inner, tensors), tensors)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Tensors that belong into a state, and the meshes that sharded ones are on."""
+
+    tensors: Sequence[torch.Tensor]
+    meshes: Meshes
+
+    def unpack(self, plain: Plain) -> Any:
+        """The value again, with these tensors in it."""
+        if not isinstance(plain, list):
+            return plain
+        tag, *rest = plain
+        if tag == "D":
+            return self.meshes.make(rest[1], self.tensors[rest[0]])
+        return _TAGS[tag](rest, self.unpack, self.tensors)
 
 
 def encode(plain: Plain) -> bytes:
