@@ -15,8 +15,11 @@ job = everstep.init()
 mark = marks / f"rank-{job.rank}"
 replaced = mark.exists()
 mark.touch()
-width = 5 if case == "other model" and replaced else 4
-model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, width)))
+net = nn.Sequential(nn.Linear(4, 4))
+net.add_module("renamed" if case == "other names" and replaced else "last", nn.Linear(4, 4))
+if case == "other sizes" and replaced:
+    net.last = nn.Linear(4, 5)
+model = DistributedDataParallel(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 extra = {"gadget": {"handle": mark.open()}} if case == "no bytes" else {}
 job.protect(model=model, optimizer=optimizer, extra=extra)
