@@ -136,3 +136,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
                 process.kill()
         run.process.kill()
         run.process.wait()
+
+
+@pytest.fixture(scope="session")
+def cleans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs without failures are kept, for all processes of this test session."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cleans"

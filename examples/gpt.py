@@ -1,0 +1,1 @@
+../src/everstep/demo/gpt.py

@@ -1,0 +1,27 @@
+"""The variants of the exact run that tests and the matrix choose from: each option is in at least one of them."""
+
+from __future__ import annotations
+
+from everstep.chaos.exact.recipe import Recipe
+
+MANY_BUCKETS = 0.001
+"""MB: so small that these models have several buckets, which DDP arranges anew after the first Backward."""
+
+VARIANTS: dict[str, Recipe] = {
+    "mlp": Recipe(bucket_cap=MANY_BUCKETS, backwards=True),
+    "mlp-default": Recipe(optimizer="sgd", ema="module"),
+    "mlp-unused": Recipe(find_unused=True, bucket_cap=MANY_BUCKETS, frozen=True, ema="dict", optimizer="sgd"),
+    "mlp-static": Recipe(static_graph=True, bucket_view=True, bucket_cap=MANY_BUCKETS, scaler="fp16"),
+    "mlp-static-accumulate": Recipe(static_graph=True, accumulate=3, optimizer="adafactor", clip=True),
+    "mlp-unused-view": Recipe(find_unused=True, bucket_view=True, backwards=True, scheduler="onecycle"),
+    "mlp-carry": Recipe(rng="carry", bucket_cap=MANY_BUCKETS, backwards=True, scaler="bf16", clip=True),
+    "conv": Recipe("conv", "sgd", "onecycle", "bf16", clip=True),
+    "conv-view": Recipe("conv", "adamw", bucket_view=True, bucket_cap=MANY_BUCKETS, accumulate=3, no_sync=True),
+    "conv-private": Recipe("conv", "sgd", no_broadcast_buffers=True, accumulate=3, ema="module"),
+    "conv-carry": Recipe("conv", "adafactor", no_broadcast_buffers=True, rng="carry", frozen=True),
+    "conv-static": Recipe("conv", "adamw", "onecycle", "fp16", static_graph=True, ema="dict"),
+    "gpt": Recipe("gpt", "adamw", "onecycle", clip=True, ema="module", bucket_cap=MANY_BUCKETS),
+    "gpt-accumulate": Recipe("gpt", "adafactor", "onecycle", accumulate=3, no_sync=True, frozen=True),
+    "gpt-scaler": Recipe("gpt", "sgd", scaler="bf16", accumulate=3, clip=True, bucket_view=True),
+    "gpt-carry": Recipe("gpt", "adamw", rng="carry", accumulate=3, no_sync=True, ema="dict", scaler="fp16"),
+}

@@ -1,0 +1,1 @@
+"""What `everstep demo` shows: a small GPT that loses devices and ends on the same bits."""

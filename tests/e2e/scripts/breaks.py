@@ -1,0 +1,36 @@
+"""A small protected training that breaks one rule. Arguments: which one, a folder for marks."""
+
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import everstep
+
+case, marks = sys.argv[1], pathlib.Path(sys.argv[2])
+job = everstep.init()
+mark = marks / f"rank-{job.rank}"
+replaced = mark.exists()
+mark.touch()
+net = nn.Sequential(nn.Linear(4, 4))
+net.add_module("renamed" if case == "other names" and replaced else "last", nn.Linear(4, 4))
+if case == "other sizes" and replaced:
+    net.last = nn.Linear(4, 5)
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+extra = {"gadget": {"handle": mark.open()}} if case == "no bytes" else {}
+job.protect(model=model, optimizer=optimizer, extra=extra)
+for step in job.steps(6):
+    if case == "collective between steps" and step.index == 1:
+        dist.all_reduce(torch.ones(1))
+    with step:
+        if case == "exception" and job.rank == 1 and step.index == 3:
+            raise ValueError("the data is wrong")
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if case == "collective after the update":
+            dist.all_reduce(torch.ones(1))

@@ -1,0 +1,72 @@
+"""Who breaks a rule of a protected training is told which one, by name, and the job ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import SCRIPTS, Run
+
+from everstep.chaos.exact.recipe import Recipe
+from everstep.chaos.exact.variants import MANY_BUCKETS
+from everstep.chaos.trial import Trial, clean, run
+
+Start = Callable[..., Run]
+BREAKS = str(SCRIPTS / "breaks.py")
+RULE = "all communication of a protected step happens inside `with step:` and before optimizer.step()"
+
+
+@pytest.fixture
+def broken(start: Start, tmp_path: Path) -> Callable[..., str]:
+    """What a job prints that breaks this rule, and fails."""
+
+    def go(case: str, *options: str) -> str:
+        limits = ("--max-failures-per-step", "1", "--standby", "0")
+        job = start("--nproc", "2", *limits, *options, BREAKS, case, str(tmp_path))
+        assert job.wait() == 1, job.text()
+        return job.text()
+
+    return go
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def test_an_exception_is_repeated_until_the_limit_of_its_step(broken: Callable[..., str]) -> None:
+    text = broken("exception")
+    assert "max_failures_per_step=1 around step 3" in last_line(text)
+    assert "rank 1" in last_line(text)
+    assert "ValueError: the data is wrong" in last_line(text)
+    assert text.count("[rank1]: ValueError: the data is wrong") == 2, "once, and once more by the replacement"
+
+
+@pytest.mark.parametrize("case", ["collective after the update", "collective between steps"])
+def test_communication_at_the_wrong_place_names_the_rule(broken: Callable[..., str], case: str) -> None:
+    assert RULE in broken(case)
+
+
+@pytest.mark.parametrize(("case", "named"), [("other sizes", "[5, 4]"), ("other names", "last.weight")])
+def test_another_model_on_the_replacement_is_refused_by_its_tensor(
+    broken: Callable[..., str], case: str, named: str
+) -> None:
+    text = broken(case, "--chaos", "kill rank=1 step=3 phase=backward")
+    assert "rank 1" in last_line(text)
+    assert named in last_line(text)
+
+
+def test_what_cannot_be_sent_is_refused_by_its_key(broken: Callable[..., str]) -> None:
+    text = broken("no bytes")
+    assert "gadget" in text
+    assert "handle" in text
+
+
+def test_who_swallows_the_error_of_a_cut_step_is_not_ready(tmp_path: Path, cleans: Path) -> None:
+    """`try: loss.backward() except RuntimeError: pass` goes on to the optimizer with incomplete gradients."""
+    faults = ("kill rank=0 step=3 phase=backward", "kill rank=2 step=5 phase=backward")
+    trial = Trial(Recipe(swallow=True, bucket_cap=MANY_BUCKETS), 3, 1, faults)
+    ended = run(trial, tmp_path / "trial")
+    assert not ended.against(clean(trial, cleans)), ended.text
+    assert not ended.idle
+    assert list((tmp_path / "trial" / "out").glob("note-swallowed-*")), "nothing was swallowed, so nothing is shown"
