@@ -349,7 +349,7 @@ def test_who_has_left_the_loop_stays_ended_when_the_job_goes_on() -> None:
     worker = recovered(*AFTER_UPDATE, Move.LEAVE)
     worker.command(Reset(G2, TABLE))
     worker.connected()
-    assert worker.command(Resume(G2, Step(1), over=True)) == [Ended(ME, G2, Step(1))]
+    assert worker.command(Resume(G2, Step(1), over=True)) == [Ended(ME, G2, Step(1)), Do.GREET]
 
 
 # ── what comes late, twice or in the wrong place ─────────────────────────────────────────────────────────

@@ -83,7 +83,8 @@ class Do(enum.Enum):
     CONNECT = "make the groups of the table, then call connected()"
     FILL = "receive or load the state, then call filled()"
     SERVE = "give the state to newcomers"
-    GO = "let the main thread run"
+    GREET = "say the first words in the new groups, and stay"
+    GO = "let the main thread say the first words in new groups, and run"
 
 
 Out = FromWorker | Do
@@ -264,6 +265,7 @@ class WorkerMachine:
         self.order, self.fresh, self.over = command, True, command.over
         if self.phase is ENDED:
             self._report(Ended(self.worker, self.generation, self.version))
+            self.out.append(Do.GREET)  # a newcomer may need what only this one has
         else:
             self._start(command, Do.GO)
 

@@ -143,6 +143,8 @@ class Control:
             elif do is Do.SERVE:
                 assert isinstance(command, Donate)
                 self._serve_newcomers(command)
+            elif do is Do.GREET:
+                self._greet()
             elif do is not Do.GO or self._agree():
                 return do
 
@@ -212,10 +214,16 @@ class Control:
             with suppress(RuntimeError, EverstepError):
                 self.protection.serve(self._machine.table.index(newcomer), self.version)
 
+    def _greet(self) -> None:
+        """This worker has left the loop and stays parked; a failure that ends this is met by a Stop."""
+        assert self.protection is not None
+        with suppress(RuntimeError):
+            self.protection.agree(self.version)
+
     def _agree(self) -> bool:
         """Before the first step in new groups. False: one more failure came, so there is more to follow."""
         protection, generation = self.protection, self.generation
-        if protection is None or self._agreed == generation or self.over or self._machine.phase is WorkerPhase.ENDED:
+        if protection is None or self._agreed == generation or self._machine.phase is WorkerPhase.ENDED:
             return True
         self._track.recovering(RecoveryPhase.RESUME, self.version)
         try:
@@ -239,9 +247,9 @@ class Control:
                 self._channel.send(Report(out))
 
     def _cut(self) -> None:
-        """Newcomers that would have been served are not there any more."""
+        """Those that would have been served or greeted are not all there any more."""
         self._track.recovering(RecoveryPhase.STOP, self.version, main_thread=False)
-        self._todo = deque(item for item in self._todo if item[0] is not Do.SERVE)
+        self._todo = deque(item for item in self._todo if item[0] not in (Do.SERVE, Do.GREET))
         if self.world is not None:
             self.world.cut(self._machine.stop)
 
