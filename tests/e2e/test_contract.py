@@ -39,7 +39,7 @@ def test_an_exception_is_repeated_until_the_limit_of_its_step(broken: Callable[.
     assert "max_failures_per_step=1 around step 3" in last_line(text)
     assert "rank 1" in last_line(text)
     assert "ValueError: the data is wrong" in last_line(text)
-    assert text.count("[rank1]: ValueError: the data is wrong") == 2, "once, and once more by the replacement"
+    assert text.count("[rank 1] ValueError: the data is wrong") == 2, "once, and once more by the replacement"
 
 
 @pytest.mark.parametrize("case", ["collective after the update", "collective between steps"])
@@ -60,6 +60,14 @@ def test_what_cannot_be_sent_is_refused_by_its_key(broken: Callable[..., str]) -
     text = broken("no bytes")
     assert "gadget" in text
     assert "handle" in text
+
+
+def test_state_that_comes_to_differ_is_named_after_the_first_step(broken: Callable[..., str]) -> None:
+    assert "extra.seen differ between the ranks after the first step" in last_line(broken("extra of one rank"))
+
+
+def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callable[..., str]) -> None:
+    assert "private state (late) was changed behind the barrier" in last_line(broken("late private state"))
 
 
 def test_who_swallows_the_error_of_a_cut_step_is_not_ready(tmp_path: Path, cleans: Path) -> None:

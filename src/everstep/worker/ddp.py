@@ -42,6 +42,7 @@ class Buckets:
     def __init__(self, ddp: DistributedDataParallel, name: str, world: World) -> None:
         _check(ddp, name)
         self.ddp = ddp
+        self.name = name
         self.layout = Layout()
         self._at_start = self.layout
         self._world = world
@@ -122,6 +123,7 @@ class Buckets:
             if ddp.static_graph:
                 ddp.reducer._set_static_graph()
                 ddp.logger._set_static_graph()  # type: ignore[union-attr]
+                ddp._static_graph_delay_allreduce_enqueued = bool(self.layout.visits)
                 self._pretend_first_step()
             self._rebuild()
 
@@ -150,7 +152,12 @@ class Buckets:
         reducer._delay_all_reduce()  # type: ignore[attr-defined]
         for parameter in parameters:
             parameter.grad = None
-        self.ddp._static_graph_delay_allreduce_enqueued = True
+
+    def private(self) -> dict[str, torch.Tensor]:
+        """Buffers that each rank has for itself: DDP was told not to send those of rank 0."""
+        if self.ddp.broadcast_buffers:
+            return {}
+        return {f"buffer {self.name}.{name}": buffer for name, buffer in self.ddp.named_buffers()}
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.ddp._module_parameters if parameter.requires_grad]

@@ -96,6 +96,7 @@ class ProtectedLoop:
         if self._stage is Stage.WORKING:
             self.barrier()
         control = self._control
+        self._protection.end()
         self._stage = Stage.BETWEEN
         parked = not control.move(Move.UPDATE)
         self._show(WorkerPhase.IDLE, control.version)

@@ -13,7 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from everstep.errors import StateError
+from everstep.errors import RuleError, StateError
 from everstep.types import Step
 from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.state.parts import Part, part_of
@@ -24,7 +24,8 @@ from everstep.worker.state.tree import Flat, Found, Plain, decode, encode
 
 class _Image(msgspec.Struct, frozen=True, array_like=True):
     values: bytes
-    tensors: list[tuple[str, list[int], bytes]]
+    tensors: list[tuple[str, str, list[int], bytes]]
+    """Name, type, shape, content."""
 
 
 class Private:
@@ -35,16 +36,21 @@ class Private:
         self.missing = False
         """This rank is new and has not got back what its predecessor had."""
         self._held: dict[Step, bytes] = {}
+        self._given = b""
 
     def __bool__(self) -> bool:
         return bool(self.parts)
+
+    def places(self) -> list[torch.Tensor]:
+        """Its tensors that exist at any time; they may be part of the protected state too."""
+        return [tensor for part in self.parts for tensor in part.places().values()]
 
     def exchange(self, group: dist.ProcessGroup, version: Step) -> None:
         """Give the next rank what this one has for this version; keep what the one before gives."""
         rank, size = group.rank(), group.size()
         if not self.parts or size == 1:
             return
-        image = self._image()
+        image = self._given = self._image()
         sizes = torch.tensor([len(image)])
         theirs = torch.zeros(1, dtype=torch.int64)
         after, before = (rank + 1) % size, (rank - 1) % size
@@ -58,6 +64,16 @@ class Private:
             work.wait()
         self._held = {kept: held for kept, held in self._held.items() if kept >= version - 1}
         self._held[version] = data.numpy().tobytes()
+
+    def check(self) -> None:
+        """Behind an update: the copy that was given before it has to be true still."""
+        if not self._given or self._image() == self._given:
+            return
+        names = ", ".join(part.name for part in self.parts)
+        raise RuleError(
+            f"private state ({names}) was changed behind the barrier of its step, so its only copy, on the next rank, "
+            "is old: change it before optimizer.step(), or between two steps; what all ranks have alike is extra="
+        )
 
     def give_back(self, group: dist.ProcessGroup, version: Step, missing: list[int]) -> None:
         """After a recovery: each rank that lacks its own gets it from the next one."""
@@ -81,8 +97,8 @@ class Private:
         flat = Flat(Meshes())
         values = encode([part.pack(flat) for part in self.parts])
         tensors = [
-            (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), as_bytes(tensor).numpy().tobytes())
-            for tensor in flat.tensors
+            (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), as_bytes(tensor).numpy().tobytes())
+            for name, tensor in zip(flat.names, flat.tensors, strict=True)
         ]
         return msgspec.msgpack.encode(_Image(values, tensors))
 
@@ -94,17 +110,13 @@ class Private:
             torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)
             if raw
             else torch.empty(shape, dtype=getattr(torch, dtype))
-            for dtype, shape, raw in image.tensors
+            for _, dtype, shape, raw in image.tensors
         ]
+        by_name = dict(zip((name for name, *_ in image.tensors), tensors, strict=True))
         plain: list[Plain] = decode(image.values)
         for part, values in zip(self.parts, plain, strict=True):
             for name, place in part.places().items():
-                place.detach().copy_(tensors[_number(values, name)])
+                if name in by_name:  # else it is tied to one that is
+                    place.detach().copy_(by_name[name])
             part.put(values, Found(tensors, Meshes()))
         self.missing = False
-
-
-def _number(values: Plain, name: str) -> int:
-    """The tensor of a part that is one tensor."""
-    assert isinstance(values, list), name
-    return int(values[1])

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 _REFUSED = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer", "DistributedOptimizer", "LBFGS")
 """Optimizers that communicate in step(), or evaluate the model several times in it."""
 
+COMPARED_STEP = 1
+"""In this step of the job it is looked whether the one before has left all replicas equal."""
+
 CHECKED_STEPS = 3
 """In the first steps it is looked for rules that are broken at some cost; later they are taken as kept."""
 
@@ -74,11 +77,15 @@ class Protection:
                     f"{part.name} is a {type(part.optimizer).__name__}: it communicates or computes again inside "
                     "step(), so a step could not be finished by each device alone; use another optimizer"
                 )
+        self._own = self.state.parts[-1]
+        """The facts: what everstep itself tells a newcomer."""
         self.streams = streams(rng, torch.initial_seed())
-        own = {"rng": self.streams} if isinstance(self.streams, CarriedStreams) else {}
-        self.private = Private({**own, **(private or {})})
         self.shadow = Shadow(self.state)
         self.buckets = buckets_of([(part.name, part.module) for part in self.state.modules], world)
+        own: dict[str, Any] = {"rng": self.streams} if isinstance(self.streams, CarriedStreams) else {}
+        for bucket in self.buckets:
+            own.update(bucket.private())
+        self.private = Private({**own, **(private or {})})
         self.sharded = ShardedModules(part.module for part in self.state.modules)
         self.layout = self.state.layout()
         self.coordinates = [Coordinate(rank, 0) for rank in range(world_size)]
@@ -98,14 +105,13 @@ class Protection:
         seeds = gather_bytes(group, torch.initial_seed().to_bytes(8, "little"))
         self._facts["seeds"] = [int.from_bytes(seed, "little") for seed in seeds]
         self.coordinates = _coordinates(gather_bytes(group, digest(self.layout + self.state.pieces()).encode()))
-        values, flat = self.state.read()
+        _, flat = self.state.read()
         size = sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
         self._report_replicas(
             [int.from_bytes(data, "little") for data in gather_bytes(group, size.to_bytes(8, "little"))]
         )
-        own = digest([values.hex(), *(tensor_digest(tensor).hex() for tensor in flat.tensors)]).encode()
-        if self._differs(own):
-            self._find_difference(values)
+        self._compare("at protect()")
+        self.private.exchange(group, Step(0))
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
         if unshared and self.rank == 0:
             log.warning(
@@ -114,11 +120,34 @@ class Protection:
                 ", ".join(sorted(unshared)),
             )
 
-    def _differs(self, own: bytes) -> bool:
-        """Between any two replicas of a piece."""
-        said = gather_bytes(self.world.default, own)
+    def _compare(self, when: str) -> None:
+        """Replicas have to be equal, because a replacement is made from one of them. Name what is not."""
+        group, mine = self.world.default, self._digests()
+        said = gather_bytes(group, digest([f"{name}={own}" for name, own in mine.items()]).encode())
         shards = [at.shard for at in self.coordinates]
-        return len(set(zip(shards, said, strict=True))) > len(set(shards))
+        if len(set(zip(shards, said, strict=True))) == len(set(shards)):
+            return
+        encoded = msgspec.msgpack.encode(mine)
+        told = [broadcast_bytes(group, rank, encoded) for rank in range(len(shards))]
+        every = [msgspec.msgpack.decode(data, type=dict[str, str]) for data in told]
+        names = dict.fromkeys(name for digests in every for name in digests)
+        kinds = {name: {(at, digests.get(name)) for at, digests in zip(shards, every, strict=True)} for name in names}
+        differing = [name for name, found in kinds.items() if len(found) > len(set(shards))]
+        raise StateError(
+            f"{', '.join(differing[:4])}{' …' if len(differing) > 4 else ''} differ between the ranks {when}: a "
+            "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
+        )
+
+    def _digests(self) -> dict[str, str]:
+        """Of all that is equal on replicas, by name."""
+        values, flat = self.state.read()
+        own = {id(tensor) for tensor in self.private.places()}
+        tensors = zip(flat.names, flat.originals, flat.tensors, strict=True)
+        found = {name: tensor_digest(tensor).hex() for name, place, tensor in tensors if id(place) not in own}
+        for part, plain in zip(self.state.parts, decode(values), strict=True):
+            if part is not self._own:
+                found[f"{part.name} (its values)"] = digest([repr(plain)])
+        return found
 
     def _report_replicas(self, sizes: list[int]) -> None:
         """What no replica can give back, in one line."""
@@ -131,21 +160,6 @@ class Protection:
                 once / 1e9,
                 every / 1e9,
             )
-
-    def _find_difference(self, values: bytes) -> None:
-        """Name what differs. It is no error of the script that it exists, but a replica could not give it back."""
-        _, flat = self.state.read()
-        names = dict(zip(flat.names, (tensor_digest(tensor) for tensor in flat.tensors), strict=True))
-        parts = zip((part.name for part in self.state.parts), decode(values), strict=True)
-        names.update((f"{name} (its values)", digest([repr(plain)]).encode()[:16]) for name, plain in parts)
-        differing = []
-        for name, own in names.items():
-            if self._differs(own):
-                differing.append(name)
-        raise StateError(
-            f"{', '.join(differing[:4])}{' …' if len(differing) > 4 else ''} differ between the ranks at protect(): a "
-            "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
-        )
 
     def join(self, reference: list[str], coordinates: list[Coordinate]) -> None:
         """A newcomer: what it built has to be what the job runs."""
@@ -186,7 +200,14 @@ class Protection:
             self.private.exchange(self.world.default, Step(version + 1))
         self.world.settle()
         self.world.seam.drain()
+        if version == COMPARED_STEP:
+            self._compare("after the first step")
         self.shadow.at_barrier()
+
+    def end(self) -> None:
+        """The update is done."""
+        if self._steps <= CHECKED_STEPS:
+            self.private.check()
 
     # ── in a recovery ────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,8 +22,11 @@ if case == "other sizes" and replaced:
     net.last = nn.Linear(4, 5)
 model = DistributedDataParallel(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-extra = {"gadget": {"handle": mark.open()}} if case == "no bytes" else {}
-job.protect(model=model, optimizer=optimizer, extra=extra)
+extra: dict[str, Any] = {"gadget": {"handle": mark.open()}} if case == "no bytes" else {}
+if case == "extra of one rank":
+    extra = {"seen": torch.zeros(1)}
+private = {"late": torch.zeros(1)} if case == "late private state" else {}
+job.protect(model=model, optimizer=optimizer, extra=extra, private=private)
 for step in job.steps(6):
     if case == "collective between steps" and step.index == 1:
         dist.all_reduce(torch.ones(1))
@@ -32,5 +36,9 @@ for step in job.steps(6):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+        for tensor in private.values():
+            tensor += 1
+        if "seen" in extra:
+            extra["seen"] += job.rank
         if case == "collective after the update":
             dist.all_reduce(torch.ones(1))

@@ -17,7 +17,7 @@ VARIANTS: dict[str, Recipe] = {
     "mlp-carry": Recipe(rng="carry", bucket_cap=MANY_BUCKETS, backwards=True, scaler="bf16", clip=True),
     "conv": Recipe("conv", "sgd", "onecycle", "bf16", clip=True),
     "conv-view": Recipe("conv", "adamw", bucket_view=True, bucket_cap=MANY_BUCKETS, accumulate=3, no_sync=True),
-    "conv-private": Recipe("conv", "sgd", no_broadcast_buffers=True, accumulate=3, ema="module"),
+    "conv-private": Recipe("conv", "sgd", no_broadcast_buffers=True, accumulate=3, ema="dict"),
     "conv-carry": Recipe("conv", "adafactor", no_broadcast_buffers=True, rng="carry", frozen=True),
     "conv-static": Recipe("conv", "adamw", "onecycle", "fp16", static_graph=True, ema="dict"),
     "gpt": Recipe("gpt", "adamw", "onecycle", clip=True, ema="module", bucket_cap=MANY_BUCKETS),

@@ -5,6 +5,7 @@ The main thread makes and uses them; the control thread cuts. It decides nothing
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +69,9 @@ class World:
             devices = [device.type for device in self.seam.device_types]
             dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices)
         _worlds.append(self)
+        hook = sys.excepthook
         dist.init_process_group(BACKEND, store=NoStore(), rank=rank, world_size=world_size)
+        sys.excepthook = hook  # torch's names the rank, as our logs do, and shows an error after ours has told of it
 
     def create(self, key: str, rank: int, size: int, timeout: timedelta) -> StableGroup:
         if not isinstance(self.gate, _Open):
