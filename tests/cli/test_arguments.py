@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everstep.cli import run as run_command
-from everstep.controller.job import Job, RunDir
+from everstep.controller.job import PRELOAD, Job, RunDir
 from everstep.launch import environment
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_every_option_reaches_the_job(everstep: Everstep, started: list[tuple[Jo
         *(7, 2),
     )
     assert (job.env["A"], job.env["B"]) == ("1", "x=y")
-    assert job.preload == ("torch", "torch.distributed", "json", "xml")
+    assert job.preload == (*PRELOAD, "json", "xml")
     assert (job.lease_s, job.fence_s, job.chaos, job.local_world_size) == (4.5, 2.0, ("kill rank=2 step=7",), 3)
     assert sorted(nodes) == ["local-0", "local-1"]
 

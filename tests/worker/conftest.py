@@ -104,10 +104,10 @@ class StandIn:
             TOKEN_VARIABLE: TOKEN.text,
         }
 
-    def assign(self, worker: Worker, rank: int = 0, generation: int = 1, **env: str) -> None:
-        """Give a rank to a worker that waits for one."""
+    def assign(self, worker: Worker, rank: int = 0, generation: int = 1, *, size: int = 2, **env: str) -> None:
+        """Give a rank to a worker that waits for one. A script with torch needs ``size=1``: nobody else is there."""
         assert worker.hears(Report).event == Registered(worker.id)
-        command = Assign(Rank(rank), 2, Generation(generation), Role.FOUNDER, "cpu:0")
+        command = Assign(Rank(rank), size, Generation(generation), Role.FOUNDER, "cpu:0")
         self.send(worker, Order(command, {"RANK": str(rank), "LOCAL_RANK": str(rank)} | env))
 
     def run(self, script: str, *, rank: int = 0, chaos: tuple[str, ...] = ()) -> Worker:

@@ -451,7 +451,7 @@ def assert_both_die_with(process: subprocess.Popen[str]) -> None:
 
 def test_the_processes_die_with_their_killed_rank(agent: StandIn) -> None:
     worker = agent.start(STUCK, env=TESTED)
-    agent.assign(worker)
+    agent.assign(worker, size=1)
     assert_both_die_with(worker.process)
 
 

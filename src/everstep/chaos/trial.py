@@ -123,7 +123,8 @@ def clean(trial: Trial, cache: Path) -> Outcome:
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of one that was broken off
             ended = run(trial, folder)
-            if ended.code or (gaps := ended.outcome.gaps(trial.recipe.steps)):
+            gaps = ended.outcome.gaps(trial.recipe.steps)
+            if ended.code or gaps:
                 raise AssertionError(f"a run without failures ended with {ended.code}, {gaps}:\n{ended.text}")
             done.write_text(str(ended.code))
         return read(trial, folder, int(done.read_text())).outcome
@@ -153,7 +154,8 @@ def plain(recipe: Recipe, ranks: int, folder: Path) -> Outcome:
         finally:
             _kill(processes)
     outcome = Outcome.read(out, ranks)
-    if any(codes) or (gaps := outcome.gaps(recipe.steps)):
+    gaps = outcome.gaps(recipe.steps)
+    if any(codes) or gaps:
         raise AssertionError(f"plain torch ended with {codes}, {gaps}:\n{(folder / 'output.txt').read_text()}")
     return outcome
 

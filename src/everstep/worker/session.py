@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import HashStore
 
 from everstep.core.effects import Assign, Role
 from everstep.errors import ProtocolError
-from everstep.types import Coordinate, Step
+from everstep.types import Coordinate, Step, WorkerPhase
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
 from everstep.worker.groups.gloo import GlooSeam
@@ -80,6 +80,7 @@ class JobSession:
         loop.attach()
         self._world.gate = loop
         control.protect(protection.coordinate, digest(protection.layout))
+        self._track.enter(WorkerPhase.IDLE, control.version)
         return loop
 
     def _memories(self, protection: Protection) -> dict[str, bytes]:
