@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,web]'
 	@touch $@
 
-demo: $(STAMP)  ## four ranks on this machine, one of which dies in the Optimizer Step of step 7
-	$(BIN)/everstep run --nproc 4 --standby 1 --chaos "kill rank=2 step=7 phase=optimizer" examples/steps.py
+demo: $(STAMP)  ## a small GPT on four devices, each of which is killed once, and the same without failures
+	$(BIN)/everstep demo
 
 test: $(STAMP)  ## run the tests; ARGS="-k name" passes options to pytest
 	$(BIN)/pytest -n 2 $(ARGS)
@@ -28,19 +28,24 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CHECKED)
 
-# What the explorer tries in `make chaos`. A state takes about 0.3 kB and 70 µs on one core, so the bound
-# keeps a scope within about 3 GB and a quarter of an hour; a scope that reaches it says that it is not a proof.
-# CHAOS_STATES=0 takes the bound away.
-CHAOS_STATES ?= 10000000
-CHAOS_SCOPES := \
+# Random failures for so many minutes, in an order that the seed gives.
+MINUTES ?= 10
+SEED    ?= 0
+
+# What the explorer tries then. A state takes about 0.3 kB and 70 µs on one core, so the bound keeps a scope within
+# about 3 GB and a quarter of an hour; a scope that reaches it says that it is not a proof. STATES=0 takes the bound
+# away, SCOPES= leaves the explorer out.
+STATES ?= 10000000
+SCOPES ?= \
 	"--ranks 3 --standby 1 --failures 2 --steps 1" \
 	"--ranks 4 --standby 0 --failures 1 --steps 1" \
 	"--ranks 4 --standby 0 --failures 1 --steps 1 --mesh 2x2"
 
-chaos: $(STAMP)  ## the explorer on its large scopes, one after the other; CHAOS_STATES bounds each
-	@set -e; for scope in $(CHAOS_SCOPES); do \
-		printf '\n=== explore %s --max-states %s ===\n' "$$scope" "$(CHAOS_STATES)"; \
-		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(CHAOS_STATES); \
+chaos: $(STAMP)  ## real jobs with random failures for MINUTES=10 from SEED=0, then the explorer's large SCOPES
+	$(BIN)/python -m everstep.chaos.matrix --minutes $(MINUTES) --seed $(SEED)
+	@set -e; for scope in $(SCOPES); do \
+		printf '\n=== explore %s --max-states %s ===\n' "$$scope" "$(STATES)"; \
+		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(STATES); \
 	done
 
 bench: $(STAMP)  ## what the core, a step and the detection cost, one table each; takes long

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE
+from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from everstep.errors import ConfigError
-from everstep.observe.records import Decision, Recovery, read_recoveries
+from everstep.observe.records import Recovery, read_recoveries
 
 RANKS = 4
 ENDS = re.compile(r"rank (\d+) ends on ([0-9a-f]+)")
@@ -95,9 +95,9 @@ def _play(run_dir: Path, steps: int, kills: Sequence[str]) -> Played:
 
 
 def _table(recoveries: Sequence[Recovery]) -> Table:
-    style = {"box": SIMPLE, "pad_edge": False, "collapse_padding": True}  # 80 columns hold it
+    style = {"box": HORIZONTALS, "padding": 0}  # 80 columns hold it
     table = Table(title="What each failure cost, in seconds", title_justify="left", **style)  # type: ignore[arg-type]
-    for head in ("killed", "the rest"):
+    for head in ("killed", "the others"):
         table.add_column(head, no_wrap=True)
     for head in ("detect", "stop", "reset", "restore", "step", "total"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -106,8 +106,13 @@ def _table(recoveries: Sequence[Recovery]) -> Table:
         parts = (recovery.t_detect_s, stop_s, recovery.t_reset_s, recovery.t_restore_s, recovery.t_first_step_s)
         table.add_row(
             "\n".join(f"rank {dead.rank}, {_PHASES.get(dead.phase or '', '')}" for dead in recovery.failures),
-            f"step {recovery.target} {'again' if recovery.decision is Decision.REDO else 'next'}",
+            _decided(recovery),
             *(f"{seconds:.2f}" for seconds in parts),
             f"{recovery.t_total_s:.2f}",
         )
     return table
+
+
+def _decided(recovery: Recovery) -> str:
+    """What became of the step that the killed one was in."""
+    return f"redo step {recovery.step}" if recovery.step == recovery.target else f"finish step {recovery.step}"
