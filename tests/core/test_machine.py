@@ -556,6 +556,13 @@ def test_max_failures_per_step_ends_a_deterministic_crash_with_its_traceback() -
     assert "KeyError: 'y'" in (job.end.reason if job.end else "")
 
 
+def test_a_broken_rule_ends_the_job_at_once() -> None:
+    """A replacement would break it again, or be made from a replica that hides it."""
+    job = Job().training()
+    job.tell(Verdict(job.worker(1), Cause.RULE, "RuleError: gradients were carried"))
+    job.failed_because("rank 1 (worker 1 on n0): broke a rule (RuleError: gradients were carried)")
+
+
 def test_failures_of_different_steps_do_not_add_up_to_the_limit_of_one_step() -> None:
     job = Job(max_failures_per_step=1).training()
     for _ in range(5):

@@ -33,6 +33,16 @@ def test_it_is_shown_and_told_with_its_place(agent: StandIn) -> None:
     assert raised.traceback.startswith("Traceback (most recent call last):\n")
 
 
+@pytest.mark.parametrize(("error", "rule"), [("RuleError", True), ("ConfigError", True), ("StateError", False)])
+def test_what_breaks_a_rule_is_told_from_what_may_go_well_next_time(agent: StandIn, error: str, rule: bool) -> None:
+    worker = agent.run(f"""
+        import everstep
+        everstep.init()
+        raise everstep.{error}("no")
+        """)
+    assert worker.hears(Raised).rule is rule
+
+
 def test_it_is_told_before_the_process_exits(agent: StandIn) -> None:
     worker = agent.run("""
         import atexit, threading, everstep

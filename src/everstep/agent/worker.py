@@ -118,7 +118,8 @@ class LocalWorker:
         """It said itself that its script has failed."""
         self.raised = raised
         seen = self.look()
-        return Verdict(self.id, Cause.EXCEPTION, raised.traceback, seen.position if seen else None, raised.place)
+        cause = Cause.RULE if raised.rule else Cause.EXCEPTION
+        return Verdict(self.id, cause, raised.traceback, seen.position if seen else None, raised.place)
 
     def exited(self, status: ExitStatus) -> Exited:
         """After its output was read to the end."""

@@ -40,6 +40,7 @@ class Cause(enum.Enum):
     COLLECTIVE = "a collective failed and nobody died"
     UNREACHABLE = "cannot reach the target version"
     LAYOUT = "built a different model"
+    RULE = "broke a rule"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class Raised:
     traceback: str
     place: str
     """The innermost frame of the user's code, for example ``train.py:12 ValueError``."""
+    rule: bool = False
+    """It breaks a rule of everstep: to try again would not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,9 @@ class Control:
     def must_park(self) -> bool:
         return self._machine.must_park
 
-    def raised(self, text: str, place: str) -> None:
+    def raised(self, text: str, place: str, rule: bool) -> None:
         """The script has failed with this traceback; the process is about to exit."""
-        self._channel.send(Raised(self._seat.worker, text, place))
+        self._channel.send(Raised(self._seat.worker, text, place, rule))
 
     def leave(self) -> None:
         """The script has ended, and the interpreter is about to end the threads: nobody shall miss the heartbeat."""

@@ -12,14 +12,16 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from everstep.errors import ConfigError, RuleError
 from everstep.worker.trace import place
 
 MAX_CHARS = 100_000
 """The end of a longer traceback is kept: what failed is there."""
 
 
-def report_uncaught(report: Callable[[str, str], None]) -> None:
-    """Give the traceback and the place of the exception that ends this process to ``report``."""
+def report_uncaught(report: Callable[[str, str, bool], None]) -> None:
+    """Give the traceback and the place of the exception that ends this process to ``report``, and whether it breaks a
+    rule of everstep."""
     show = sys.excepthook
     pid = os.getpid()
 
@@ -29,7 +31,7 @@ def report_uncaught(report: Callable[[str, str], None]) -> None:
         finally:
             if os.getpid() == pid:  # in a process that the script forked, its end is not ours
                 text = "".join(traceback.format_exception(kind, error, trace))
-                report(_sendable(text), _sendable(place(error)))
+                report(_sendable(text), _sendable(place(error)), isinstance(error, RuleError | ConfigError))
 
     sys.excepthook = show_and_report
 

@@ -133,7 +133,7 @@ class Protection:
         names = dict.fromkeys(name for digests in every for name in digests)
         kinds = {name: {(at, digests.get(name)) for at, digests in zip(shards, every, strict=True)} for name in names}
         differing = [name for name, found in kinds.items() if len(found) > len(set(shards))]
-        raise StateError(
+        raise RuleError(
             f"{', '.join(differing[:4])}{' …' if len(differing) > 4 else ''} differ between the ranks {when}: a "
             "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
         )
