@@ -291,6 +291,7 @@ def test_an_order_to_start_that_comes_again_changes_nothing(run: Run, welcome: W
         scene.start(W0, W0)
         await scene.controller.exit_of(W0)
         scene.start(W0, W1)
+        assert (await scene.controller.exit_of(W0)).evidence == "ended while the controller was away"
         await scene.controller.exit_of(W1)
         assert scene.lines == ["[standby 0] once", "[standby 1] once"]
 

@@ -1012,6 +1012,15 @@ def test_an_exit_while_the_controller_was_away_is_found() -> None:
     job.recovered()
 
 
+def test_an_order_to_start_that_may_be_lost_is_given_again() -> None:
+    job = Job(ranks=2)
+    last = max(job.machine.members.workers)
+    effects = job.tell(Restarted(), hello(job, last))
+    assert [effect.worker for effect in effects if isinstance(effect, Spawn)] == [last]
+    assert job.machine.failures == 0
+    job.training()
+
+
 def test_a_process_that_the_controller_does_not_know_is_killed() -> None:
     job = Job(ranks=2).training()
     job.tell(Restarted())

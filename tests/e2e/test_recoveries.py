@@ -49,5 +49,5 @@ def test_a_controller_that_is_killed_in_a_recovery_loses_no_record_and_repeats_n
     assert run.wait() == 130
     [record] = records(run)
     assert (record.outcome, record.decision, record.rank) == (Outcome.INTERRUPTED, Decision.RESTART, 1)
-    assert [failure.rank for failure in record.failures] == [1]
+    assert [failure.rank for failure in record.failures] == [1], record.failures
     assert "killed by SIGKILL" in record.evidence

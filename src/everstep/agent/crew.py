@@ -107,8 +107,10 @@ class Crew:
     # ── orders ───────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, order: Start) -> None:
-        """Once: an order that comes again changes nothing."""
+        """Once: an order that comes again changes nothing, and hears of a worker that has ended meanwhile."""
         if order.worker in self._started:
+            if order.worker not in self.workers:
+                self._tell(Notice(Exited(order.worker, -signal.SIGKILL, "ended while the controller was away")))
             return
         self._started.add(order.worker)
         try:

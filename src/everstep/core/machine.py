@@ -155,7 +155,12 @@ class Machine(JobState):
                 self.kill(worker)
             elif (command := self._outstanding(worker)) is not None:
                 self.send([worker], command)
-        self._fail(sorted(known - present), Cause.EXIT, "gone while the controller was away", gone=True)
+        missing = sorted(known - present)
+        new = [worker for worker in missing if members.workers[worker].stage is WorkerPhase.SPAWNED]
+        for worker in new:
+            self._spawn(worker)  # the order may not have arrived; if it has, the agent tells how the worker ended
+        lost = [worker for worker in missing if worker not in new]
+        self._fail(lost, Cause.EXIT, "gone while the controller was away", gone=True)
 
     def _on_registered(self, event: Registered) -> None:
         record = self.members.workers[event.worker]
@@ -207,7 +212,7 @@ class Machine(JobState):
             record = self.members.seat(worker, placement.rank)
             self.former.pop(placement.rank, None)
             if placement.standby is None:
-                self.out.append(Spawn(record.node, worker, record.rank, record.device))
+                self._spawn(worker)
             else:
                 self.send([worker], self._assignment(record))
             if self.phase in (STARTING, SETTLING):
@@ -219,7 +224,11 @@ class Machine(JobState):
             node = planner.place_standby(self.members)
             if node is None:
                 return
-            self.out.append(Spawn(node, self.members.add(node).id))
+            self._spawn(self.members.add(node).id)
+
+    def _spawn(self, worker: WorkerId) -> None:
+        record = self.members.workers[worker]
+        self.out.append(Spawn(record.node, worker, record.rank, record.device))
 
     # ── failures ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -443,14 +443,22 @@ class Rules:
                 for worker in effect.to:
                     self._deliver(edit, worker, effect.command)
             elif isinstance(effect, Spawn):
-                assert effect.worker == len(edit.processes)
-                edit.processes.append(Process(_index(effect.node), self.workers.new(effect.worker)))
+                self._spawn(edit, effect)
             elif isinstance(effect, Kill):
                 checks.fenced(self, edit, effect)
                 if edit.links[_index(effect.node)] is Link.UP and edit.get(effect.worker).alive:
                     edit.put(effect.worker, killing=True)
             elif isinstance(effect, Arm):
                 edit.timer = (effect.generation, effect.phase)
+
+    def _spawn(self, edit: Edit, effect: Spawn) -> None:
+        """An order that comes again hears of a process that has ended."""
+        if effect.worker == len(edit.processes):
+            edit.processes.append(Process(_index(effect.node), self.workers.new(effect.worker)))
+            return
+        process = edit.processes[effect.worker]
+        if process is None or not process.alive:
+            edit.notices |= {self.names.number(Exited(effect.worker, -9))}
 
     def _deliver(self, edit: Edit, worker: int, command: Command) -> None:
         process = edit.processes[worker]
