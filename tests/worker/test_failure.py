@@ -82,7 +82,7 @@ def test_the_place_is_the_users_even_when_we_raise(agent: StandIn) -> None:
             step.phase("backward")
         """)
     worker.end()
-    assert worker.hears(Raised).place == "train.py:4 ProtocolError"
+    assert worker.hears(Raised).place == "train.py:4 RuleError"
 
 
 @pytest.mark.parametrize("leave", ["sys.exit(3)", "os._exit(3)"])

@@ -33,7 +33,7 @@ from torch.utils.data import (
 )
 
 import everstep
-from everstep.errors import ConfigError, ProtocolError
+from everstep.errors import ConfigError, ProtocolError, RuleError
 from everstep.worker.loader import Loader, PrivateLoader, guard_plain_loaders, make_loader
 from everstep.worker.loader.copying import NotCopied, copy_batch
 from everstep.worker.loader.make import KEEP_BYTES
@@ -688,13 +688,13 @@ def inside() -> Iterator[list[bool]]:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_plain_data_loader_inside_a_step_is_refused(inside: list[bool], num_workers: int) -> None:
     plain = DataLoader(Numbers(), num_workers=num_workers)
-    with pytest.raises(ProtocolError, match=r"job\.loader\(dataloader\)"):
+    with pytest.raises(RuleError, match=r"job\.loader\(dataloader\)"):
         iter(plain)
     inside[0] = False
     iterator = iter(plain)
     next(iterator)
     inside[0] = True
-    with pytest.raises(ProtocolError, match="a plain DataLoader was iterated inside"):
+    with pytest.raises(RuleError, match="a plain DataLoader was iterated inside"):
         next(iterator)
 
 
@@ -705,7 +705,7 @@ def test_loaders_of_ours_are_not_refused(inside: list[bool], make: Make) -> None
 
     assert len(make(Numbers(), batch_size=4, num_workers=1).batch(step(0))) == 4
     assert values(private(Holder()).batch(step(0)))[0] == 0
-    with pytest.raises(ProtocolError):
+    with pytest.raises(RuleError):
         list(DataLoader(Numbers()))
 
 

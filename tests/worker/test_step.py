@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from tests.worker.conftest import StandIn
 
-from everstep.errors import ConfigError, ProtocolError
+from everstep.errors import ConfigError, RuleError
 from everstep.types import Rank, Step, WorkerPhase
 from everstep.wire.messages import AskStack, Stack
 from everstep.worker.environment import Place
@@ -102,24 +102,24 @@ def test_a_number_of_steps_that_cannot_be_is_refused(job: Job, count: object) ->
 
 
 def test_a_turn_without_its_step_is_refused(job: Job) -> None:
-    with pytest.raises(ProtocolError, match="<step 0> was left out"):
+    with pytest.raises(RuleError, match="<step 0> was left out"):
         for _ in job.steps(1):
             pass
 
 
 def test_a_step_runs_once(job: Job) -> None:
     for step in job.steps(1):
-        with step, pytest.raises(ProtocolError, match="cannot be begun"), step:
+        with step, pytest.raises(RuleError, match="cannot be begun"), step:
             pass
-        with pytest.raises(ProtocolError, match="<step 0, done> cannot be begun: the next one is step 1"), step:
+        with pytest.raises(RuleError, match="<step 0, done> cannot be begun: the next one is step 1"), step:
             pass
 
 
 def test_what_belongs_inside_a_step_is_refused_outside(job: Job) -> None:
     for step in job.steps(1):
-        with pytest.raises(ProtocolError, match=r"step.phase\(\) belongs inside"):
+        with pytest.raises(RuleError, match=r"step.phase\(\) belongs inside"):
             step.phase("backward")
-        with pytest.raises(ProtocolError, match=r"step.long\(\) belongs inside"):
+        with pytest.raises(RuleError, match=r"step.long\(\) belongs inside"):
             step.long("evaluate", limit_s=1)
         with step:
             pass

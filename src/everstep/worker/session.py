@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from everstep.core.effects import Assign, Role
-from everstep.errors import ProtocolError
+from everstep.errors import ProtocolError, RuleError
 from everstep.types import Coordinate, Step, WorkerPhase
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
@@ -66,7 +66,7 @@ class JobSession:
     def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
         control = self._control
         if control.protection is not None:
-            raise ProtocolError("protect() was called before: give everything to one call")
+            raise RuleError("protect() was called before: give everything to one call")
         protection = Protection(self._world, self._place.rank, self._place.world_size, **given)
         if self._joins:
             self._track.recovering(RecoveryPhase.SCRIPT, self._track.version)

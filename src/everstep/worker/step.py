@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
-from everstep.errors import ConfigError, Interruption, ProtocolError
+from everstep.errors import ConfigError, Interruption, RuleError
 from everstep.types import Step as StepIndex
 from everstep.types import WorkerPhase
 from everstep.worker.phases import IN_STEP
@@ -100,7 +100,7 @@ class Step:
 
     def __enter__(self) -> Self:
         if self._inside or self.done or self.index != self._loop.version:
-            raise ProtocolError(f"{self} cannot be begun: the next one is step {self._loop.version} of job.steps()")
+            raise RuleError(f"{self} cannot be begun: the next one is step {self._loop.version} of job.steps()")
         self._inside = True
         self._loop.begin(self.index)
         return self
@@ -126,7 +126,7 @@ class Step:
             raise ConfigError(f"step.phase({name!r}): a phase of a step is one of {', '.join(IN_STEP)}")
         self._must_be_inside("phase")
         if not isinstance(self._loop, PlainLoop):
-            raise ProtocolError(f"step.phase({name!r}): the phases of a protected step are seen without it")
+            raise RuleError(f"step.phase({name!r}): leave it out, the phases of a protected step are seen without it")
         self._track.enter(IN_STEP[name], self.index, self.attempt)
 
     def long(self, name: str, *, limit_s: float) -> AbstractContextManager[None]:
@@ -138,7 +138,7 @@ class Step:
 
     def _must_be_inside(self, call: str) -> None:
         if not self._inside:
-            raise ProtocolError(f"step.{call}() belongs inside `with step:` of {self}")
+            raise RuleError(f"step.{call}() belongs inside `with step:` of {self}")
 
     def __repr__(self) -> str:
         return f"<step {self.index}{', done' if self.done else ''}>"
@@ -152,7 +152,7 @@ def steps(loop: Loop, track: Track, count: int) -> Iterator[Step]:
             step = Step(loop, track)
             yield step
             if not (step.done or step.interrupted):
-                raise ProtocolError(f"{step} was left out: each turn of job.steps() runs `with step:` once, to its end")
+                raise RuleError(f"{step} was left out: each turn of job.steps() runs `with step:` once, to its end")
     except GeneratorExit:
         if step is not None and step.done:
             loop.leave()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from everstep.errors import ProtocolError
+from everstep.errors import RuleError
 
 Arguments = tuple[Any, ...]
 
@@ -120,7 +120,7 @@ def _exchange(rank: int, size: int, arguments: Arguments) -> None:
 
 
 def _refuse(rank: int, size: int, arguments: Arguments) -> None:
-    raise ProtocolError(
+    raise RuleError(
         "a point-to-point receive before protect(): a replacement builds its objects alone, and nobody would send; "
         "move it behind protect(), or use a broadcast"
     )

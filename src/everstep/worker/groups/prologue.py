@@ -6,12 +6,21 @@ found by group and sequence number, because the script does the same on every ra
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 import torch
 
-from everstep.errors import ProtocolError
+from everstep.errors import RuleError
+
+log = logging.getLogger(__name__)
+
+_OTHER_SOURCE = (
+    "everstep: collective %d before protect() is a broadcast from this rank, and this replacement gives something else "
+    "than the job began with. A tensor has the job's value now, but what was given to broadcast_object_list() has not: "
+    "make it the same each time (not from the time, a random number or a new file)"
+)
 
 SMALL_BYTES = 64 << 10
 """A larger result is not kept: it has to land in protected state."""
@@ -54,22 +63,26 @@ class Prologue:
     def record(self, operation: str, outputs: Sequence[torch.Tensor]) -> None:
         self.entries.append(Entry(operation, [_bytes(tensor) for tensor in outputs]))
 
-    def replay(self, operation: str, outputs: Sequence[torch.Tensor]) -> bool:
-        """Write the recorded result, if there is one."""
+    def replay(self, operation: str, outputs: Sequence[torch.Tensor], *, source: bool = False) -> bool:
+        """Write the recorded result, if there is one. The source of a broadcast may have made another one by now."""
         if self._replayed is None or self._at >= len(self._replayed):
             return False
         entry = self._replayed[self._at]
         self._at += 1
         if entry.operation != operation:
-            raise ProtocolError(
+            raise RuleError(
                 f"collective {self._at} before protect() is {operation} here and was {entry.operation} when the job "
                 "began: the script has to do the same on every device, in the same order"
             )
         if entry.outputs is None:
             return False
+        if source and [_bytes(tensor) for tensor in outputs] != entry.outputs:
+            log.warning(_OTHER_SOURCE, self._at)
         sizes = [tensor.numel() * tensor.element_size() for tensor in outputs]
         if sizes != [len(data) for data in entry.outputs]:
-            raise ProtocolError(
+            if source:
+                return False
+            raise RuleError(
                 f"collective {self._at} before protect() ({operation}) has outputs of {sizes} bytes here and had "
                 f"{[len(data) for data in entry.outputs]} when the job began"
             )

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from torch._C._distributed_c10d import Store
 
-from everstep.errors import ProtocolError
+from everstep.errors import RuleError
 from everstep.types import Generation
 
 CONNECT_S = 60.0
@@ -127,7 +127,7 @@ class NoStore(Store):
         self._refuse(", ".join(keys))
 
     def _refuse(self, key: str) -> NoReturn:
-        raise ProtocolError(
+        raise RuleError(
             f"the key {key!r} was asked of the store of torch.distributed: a job of everstep has none, because a store "
             "does not survive its members; use a collective before protect() or a file"
         )

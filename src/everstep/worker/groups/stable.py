@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
-from everstep.errors import ProtocolError
+from everstep.errors import ProtocolError, RuleError
 from everstep.worker.groups.local import OPERATIONS, LocalWork
 from everstep.worker.groups.work import END_S, TrackedWork
 
@@ -82,7 +82,8 @@ class StableGroup(dist.ProcessGroup):
         operation = OPERATIONS[name]
         if self.inner is None or world.local:
             outputs = operation.outputs(arguments)
-            if not (world.feed(outputs) or self.prologue.replay(name, outputs)):
+            source = name == "broadcast" and arguments[1].rootRank == self.rank()
+            if not (world.feed(outputs) or self.prologue.replay(name, outputs, source=source)):
                 operation.alone(self.rank(), self.size(), arguments)
             return LocalWork(outputs)
         self.in_flight()
@@ -183,7 +184,7 @@ class StableGroup(dist.ProcessGroup):
         self._refuse("split_group on a group itself; use torch.distributed.new_group,")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise ProtocolError(f"group {self.key}: everstep does not support {what} because it could not be made again")
+        raise RuleError(f"group {self.key}: everstep does not support {what} because it could not be made again")
 
 
 def _operation(name: str) -> Callable[..., dist.Work]:

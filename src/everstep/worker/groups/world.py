@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from everstep.errors import ProtocolError
+from everstep.errors import RuleError
 from everstep.types import Generation
 from everstep.worker.groups.prologue import Prologue
 from everstep.worker.groups.rendezvous import CONNECT_S, NoStore, Publish, Rendezvous
@@ -75,7 +75,7 @@ class World:
 
     def create(self, key: str, rank: int, size: int, timeout: timedelta) -> StableGroup:
         if not isinstance(self.gate, _Open):
-            raise ProtocolError(
+            raise RuleError(
                 f"group {key} was made after protect(): a replacement would not have it; make all groups before"
             )
         group = self.groups[key] = StableGroup(self, key, rank, size, timeout)

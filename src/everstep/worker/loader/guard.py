@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from everstep.errors import ProtocolError
+from everstep.errors import RuleError
 
 ADVICE = (
     "a plain DataLoader was iterated inside `with step:`; a step that is redone, or a replacement, cannot find its "
@@ -47,7 +47,7 @@ def guard_plain_loaders(inside_step: Callable[[], bool]) -> Callable[[], None]:
 
     def check(thing: object) -> None:
         if inside_step() and threading.get_ident() == guarded and not _allowed and not isinstance(thing, OurIterator):
-            raise ProtocolError(ADVICE)
+            raise RuleError(ADVICE)
 
     def __iter__(self: DataLoader[Any]) -> _BaseDataLoaderIter:  # noqa: N807
         check(self)
