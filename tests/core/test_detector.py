@@ -703,6 +703,20 @@ def test_a_stall_in_the_next_generation_is_a_new_one() -> None:
     assert [type(finding) for finding in bench.pass_time(20)] == [Stalled]
 
 
+def test_a_stall_teaches_no_patience() -> None:
+    bench = stalled()
+    assert len(bench.pass_time(20)) == 1
+    bench.detector.pause()
+    for phase in (IDLE, BACKWARD):
+        for rank in range(3):
+            bench.move(rank, phase, waiting=False)
+        assert bench.tick() == []
+    bench.detector.resume(bench.now)
+    for rank in range(3):
+        bench.move(rank, BACKWARD, waiting=True, generation=Generation(2))
+    assert [type(finding) for finding in bench.pass_time(12)] == [Stalled]
+
+
 def test_the_barrier_can_stall_too() -> None:
     bench = Bench(2)
     bench.move(0, READY)
@@ -795,6 +809,23 @@ def test_who_has_left_the_loop_never_serves_those_who_wait_in_a_later_step() -> 
     [finding] = bench.pass_time(12)
     assert isinstance(finding, Stalled)
     assert finding.evidence.startswith("rank 2 left the loop at step 7 while ranks 0, 1 wait in step 7; nobody")
+
+
+def test_who_hangs_in_the_last_step_is_waited_for_at_the_end() -> None:
+    bench = Bench(3)
+    bench.move(0, ENDED, version=8, waiting=True)
+    bench.move(1, COMMITTED)
+    bench.move(2, ENDED, version=8, waiting=True)
+    [finding] = bench.pass_time(12)
+    assert isinstance(finding, Verdict)
+    assert (finding.worker, finding.cause) == (1, Cause.HANG)
+    assert finding.evidence.endswith("while ranks 0, 2 have left the loop since 2.1 s")
+
+
+def test_where_nothing_is_protected_nobody_waits_at_the_end() -> None:
+    bench = Bench(2)
+    bench.move(0, ENDED, version=8)
+    assert bench.pass_time(60) == []
 
 
 def test_when_all_have_left_the_loop_nothing_is_stalled() -> None:

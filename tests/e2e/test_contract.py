@@ -58,6 +58,15 @@ def test_another_model_on_the_replacement_is_refused_by_its_tensor(
     assert named in last_line(text)
 
 
+def test_ranks_that_all_wait_for_each_other_get_one_more_try(broken: Callable[..., str], tmp_path: Path) -> None:
+    text = broken("both receive")
+    assert "stalled again after a redo" in last_line(text)
+    assert "ranks 0, 1 wait in step 99" in last_line(text)
+    stacks = sorted((tmp_path / "run").glob("stacks-*"))
+    assert stacks, "where they wait is in files"
+    assert all("dist.recv(torch.ones(1), 1 - job.rank)" in path.read_text() for path in stacks)
+
+
 def test_what_cannot_be_sent_is_refused_by_its_key(broken: Callable[..., str]) -> None:
     text = broken("no bytes")
     assert "gadget" in text

@@ -57,6 +57,8 @@ class Detector:
         # Who waits in which step of which generation, the longest first. Live versions differ by at most one (I2),
         # so there are two entries or three.
         self._waits: dict[tuple[Generation, int], dict[WorkerId, None]] = {}
+        self._at_the_end: dict[WorkerId, None] = {}
+        """Who waits there for all others to leave the loop too, the longest first."""
         self._training = self._left = self._waiting = 0
         self._active = False
         self._epoch = 0
@@ -156,6 +158,10 @@ class Detector:
                 self._training += sign * seen.training
                 self._left += sign * seen.left
                 self._waiting += sign * seen.waits
+        if new and new.waits_at_the_end:
+            self._at_the_end.setdefault(new.worker)
+        elif old:
+            self._at_the_end.pop(old.worker, None)
         if old and new and (old.moves, old.awaits) == (new.moves, new.awaits):
             return
         if old and old.awaits:
@@ -215,9 +221,9 @@ class Detector:
         return Verdict(seen.worker, Cause.HANG, evidence, seen.position, quiet_s=watch.still_s)
 
     def _waiting_for(self, seen: Sighting) -> dict[WorkerId, None]:
-        """Who cannot go on without this one: in its step, or in a later one that it has still to come to."""
+        """Who cannot go on without this one: in its step, in a later one that it has yet to come to, or at the end."""
         ahead = [key for key in self._waits if key[0] == seen.generation and key[1] >= seen.version]
-        return self._waits[min(ahead)] if ahead else {}
+        return self._waits[min(ahead)] if ahead else self._at_the_end
 
     def _waited_s(self, waiters: dict[WorkerId, None]) -> float:
         longest = next((self._watches[worker] for worker in waiters), None)
@@ -264,8 +270,10 @@ class Detector:
         return f"{leavers} while {waits}"
 
     def _name(self, waiters: dict[WorkerId, None]) -> str:
-        """All of one step."""
+        """All of one step, or of the end."""
         seen = self._watches[next(iter(waiters))].seen
+        if seen.left:
+            return f"{self._ranks_of(waiters)} {'have' if len(waiters) > 1 else 'has'} left the loop"
         return f"{self._ranks_of(waiters)} {'wait' if len(waiters) > 1 else 'waits'} in step {seen.version}"
 
     def _ranks_of(self, workers: dict[WorkerId, None]) -> str:

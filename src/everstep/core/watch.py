@@ -96,8 +96,13 @@ class Sighting:
 
     @property
     def left(self) -> bool:
-        """It is done with the loop and needs nobody; nobody may need it."""
+        """It is done with the loop; nobody may need it."""
         return self.training and self.phase is WorkerPhase.ENDED
+
+    @property
+    def waits_at_the_end(self) -> bool:
+        """It has left the loop, and all others have to before it may go on."""
+        return self.left and self.waiting
 
     @property
     def waits(self) -> bool:
@@ -184,7 +189,7 @@ class Watch:
         """A stretch is measured by the last look at it: up to one look short, which the factor has room for. What
         counts of a visit is its longest stretch: a phase may be a hundred short ones and one of three seconds."""
         if (old.phase, old.version) != (new.phase, new.version):
-            for waits, longest_s in self._longest.items():
+            for waits, longest_s in self._longest.items() if training else ():  # a failure teaches no patience
                 key = (old.phase, waits)
                 if key not in self._history:
                     self._history[key] = deque(maxlen=self._config.memory)

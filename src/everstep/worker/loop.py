@@ -132,7 +132,8 @@ class ProtectedLoop:
         while control.phase is not WorkerPhase.ENDED:
             control.move(Move.LEAVE)
             self._show(control.phase, control.version)
-            control.follow()
+            with self._track.waiting():
+                control.follow()
         self._stage = Stage.OVER
         self._undo_guard()
         for hook in self._hooks:

@@ -27,10 +27,12 @@ if case == "extra of one rank":
     extra = {"seen": torch.zeros(1)}
 private = {"late": torch.zeros(1)} if case == "late private state" else {}
 job.protect(model=model, optimizer=optimizer, extra=extra, private=private)
-for step in job.steps(6):
+for step in job.steps(100 if case == "both receive" else 6):
     if case == "collective between steps" and step.index == 1:
         dist.all_reduce(torch.ones(1))
     with step:
+        if case == "both receive" and step.index == 99:
+            dist.recv(torch.ones(1), 1 - job.rank)
         if case == "exception" and job.rank == 1 and step.index == 3:
             raise ValueError("the data is wrong")
         model(torch.ones(2, 4)).sum().backward()

@@ -51,7 +51,10 @@ class StableGroup(dist.ProcessGroup):
     def busy(self) -> bool:
         """An operation has not ended yet, as another thread sees it: without forgetting any."""
         try:
-            return any(not work.is_completed() for work in list(self._works) if work.operation not in self._lazy)
+            return any(
+                work.waiting or (work.operation not in self._lazy and not work.is_completed())
+                for work in list(self._works)
+            )
         except RuntimeError:  # one was added meanwhile, so it moves
             return False
 

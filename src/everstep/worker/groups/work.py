@@ -28,6 +28,8 @@ class TrackedWork(dist.Work):
         super().__init__()
         self.operation = operation
         self.waited = False
+        self.waiting = False
+        """Somebody is inside `wait` now."""
         self._inner = inner
         self._ended = ended
 
@@ -36,12 +38,14 @@ class TrackedWork(dist.Work):
             return bool(self._inner.wait())
         if self.waited:
             return True
-        self.waited = True
+        self.waited = self.waiting = True
         try:
             done = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
         except RuntimeError as error:
             self._ended(self, error)
             raise
+        finally:
+            self.waiting = False
         self._ended(self, None)
         return done
 
