@@ -17,7 +17,16 @@ from everstep.chaos.exact.variants import VARIANTS
 from everstep.chaos.trial import Ended, Trial, clean, plain, run
 
 FIRST, MIDDLE, LAST = 0, 4, 7
-RANKS = {"mlp": 2, "conv": 3, "gpt": 4, "mlp-unused": 2, "mlp-static": 3, "conv-private": 2, "gpt-accumulate": 2}
+RANKS = {
+    "mlp": 2,
+    "conv": 3,
+    "gpt": 4,
+    "mlp-unused": 2,
+    "mlp-static": 3,
+    "mlp-static-accumulate": 2,
+    "conv-private": 2,
+    "gpt-accumulate": 2,
+}
 """The variants that are used here, and how many ranks train each."""
 
 Exact = Callable[..., Ended]
@@ -52,7 +61,17 @@ PLACES = {
     "optimizer after": "phase=optimizer when=after",
 }
 WITH_STANDBY = ("mlp", "conv", "gpt", "mlp-unused", "mlp-static", "conv", "conv-private", "gpt-accumulate", "mlp")
-WITHOUT = ("conv-private", "gpt-accumulate", "mlp", "mlp-static", "conv", "gpt", "mlp-unused", "conv", "mlp-static")
+WITHOUT = (
+    "conv-private",
+    "gpt-accumulate",
+    "mlp",
+    "mlp-static",
+    "conv",
+    "gpt",
+    "mlp-unused",
+    "conv",
+    "mlp-static-accumulate",
+)
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,17 @@ class Buckets:
     def begin(self) -> None:
         """A step begins: a redo of it has to begin with the same layout."""
         self._at_start = self.layout
-        if self.ddp.static_graph and not self.layout.visits:
-            self._count_visits()
 
     def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
         """DDP would rebuild a moment later; here the broadcast is seen."""
-        if torch.is_grad_enabled():
-            self._rebuild_if_due()
+        if not torch.is_grad_enabled():
+            return
+        self._rebuild_if_due()
+        if self.ddp.static_graph and not self.layout.visits and self.ddp.require_backward_grad_sync:
+            if self._counting:
+                self._take_visits()
+            else:
+                self._count_visits()
 
     def _rebuild_if_due(self) -> None:
         if self.layout.broadcasts:
@@ -72,7 +76,7 @@ class Buckets:
             self.layout = Layout([result[0].tolist() for result in captured], self.layout.visits)
 
     def _count_visits(self) -> None:
-        """In the first step of a static graph DDP counts too, and holds every later step to it."""
+        """In the first Backward of a static graph DDP counts too, and holds every later one to it."""
         visits = [0] * len(self._parameters())
 
         def count(number: int) -> Any:
@@ -91,11 +95,14 @@ class Buckets:
         """All gradients are there. What DDP would do before the next Forward is done now, while a failure still means
         a redo: the rebuild, because it comes from this Backward; and rank 0's buffers, which only rank 0 has."""
         if self._counting:
-            self._stop_counting()
-            self.layout = Layout(self.layout.broadcasts, self._visits)
+            self._take_visits()
         self._rebuild_if_due()
         if self.ddp.will_sync_module_buffers():
             self.ddp._sync_buffers()
+
+    def _take_visits(self) -> None:
+        self._stop_counting()
+        self.layout = Layout(self.layout.broadcasts, self._visits)
 
     def _stop_counting(self) -> None:
         for hook in self._counting:
