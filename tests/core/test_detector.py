@@ -345,6 +345,64 @@ def test_only_who_is_waited_for_hangs(stamp: dict[str, object], hangs: bool) -> 
     assert causes(bench.pass_time(9)) == ([(0, Cause.HANG)] if hangs else [])
 
 
+def test_who_hangs_between_the_barrier_and_its_update_is_found_in_the_barrier() -> None:
+    """Others are in the next step already, so the barrier is behind all."""
+    bench = Bench(2)
+    bench.move(0, READY)
+    bench.move(1, FORWARD, version=8, waiting=True)
+    assert causes(bench.pass_time(9)) == [(0, Cause.HANG)]
+
+
+def test_who_waits_in_the_barrier_for_a_slow_rank_does_not_hang() -> None:
+    bench = Bench(3)
+    bench.move(0, READY)
+    bench.move(1, READY)
+    bench.busy_s[2] = 1.0
+    assert causes(bench.pass_time(3)) == [(2, Cause.HANG)]
+
+
+# ── in a recovery ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def recovering(phase: WorkerPhase = COMMITTED) -> Bench:
+    """Rank 1 is gone; rank 0 stands in a phase, and a recovery begins to wait for it."""
+    bench = Bench(2)
+    bench.move(0, phase)
+    bench.detector.forget(WorkerId(1))
+    bench.boards.pop(1)
+    bench.detector.pause()
+    bench.detector.expect([WorkerId(0)], bench.now)
+    return bench
+
+
+@pytest.mark.parametrize("phase", [FORWARD, BACKWARD, READY, COMMITTED])
+def test_a_survivor_that_does_not_answer_hangs(phase: WorkerPhase) -> None:
+    bench = recovering(phase)
+    [finding] = bench.pass_time(9)
+    assert isinstance(finding, Verdict)
+    assert (finding.worker, finding.cause) == (0, Cause.HANG)
+    assert finding.evidence.endswith("while a recovery waits for it")
+
+
+def test_what_stood_still_before_it_was_asked_has_the_whole_time_to_answer() -> None:
+    bench = Bench(2)
+    bench.move(0, BACKWARD, waiting=True)
+    assert causes(bench.pass_time(9)) == [(1, Cause.HANG)]
+    bench.boards.pop(1)
+    bench.detector.pause()
+    bench.detector.expect([WorkerId(0)], bench.now)
+    assert bench.pass_time(1.875) == []
+    bench.detector.expect([], bench.now)
+    assert bench.pass_time(60) == []
+
+
+def test_a_newcomer_that_runs_its_script_owes_nothing_yet() -> None:
+    bench = recovering()
+    bench.add(2, Rank(1), BUILDING)
+    bench.detector.expect([WorkerId(2)], bench.now)
+    assert bench.pass_time(60) == []
+
+
 def test_the_first_to_arrive_does_not_accuse_all_the_others() -> None:
     """All take four times longer than ever before; one is there a little earlier."""
     bench = Bench(3)
@@ -838,7 +896,7 @@ def test_when_all_have_left_the_loop_nothing_is_stalled() -> None:
 def test_mismatched_steps_are_both_named() -> None:
     bench = Bench(2)
     bench.move(0, FORWARD, waiting=True, version=8)
-    bench.move(1, READY)
+    bench.move(1, BACKWARD, waiting=True)
     [finding] = bench.pass_time(12)
     assert isinstance(finding, Stalled)
     assert finding.evidence.startswith("rank 0 waits in step 8, rank 1 waits in step 7; nobody")

@@ -40,7 +40,7 @@ from everstep.core.events import (
     Restarted,
     Verdict,
 )
-from everstep.core.machine import EXIT_FAILED, TRAINING, Machine
+from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.observe.log import RecoveryLog
@@ -224,10 +224,12 @@ class Host:
             self._detector.forget(event.worker)
         elif isinstance(event, Broken):
             self._detector.excuse(event.worker)
-        if self._machine.phase in TRAINING or not self._machine.members.coordinates:
-            self._detector.resume(self._loop.time())
+        machine, now = self._machine, self._loop.time()
+        if machine.phase in TRAINING or not machine.members.coordinates:
+            self._detector.resume(now)
         else:
             self._detector.pause()
+        self._detector.expect(machine.awaiting if machine.phase in ANSWERING else (), now)
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

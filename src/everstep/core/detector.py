@@ -5,6 +5,7 @@
               every phase, once the process has beaten: before init() it has no thread that could
     hang      somebody waits for it in a collective, and it has stood still for longer than max(floor, factor ×
               typical). Only between resume and pause; not who waits itself, and not who has left the loop
+    overdue   a recovery waits for its answer, and it has stood still for longer than that limit since it was asked
     stalled   all wait, or have left the loop, and nobody moves
 
 Nobody is judged for what was not seen: `watch` says how stillness is counted. A worker gets one verdict at most.
@@ -15,14 +16,14 @@ in a recovery healthy workers stand still by order. It starts paused.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from everstep.core.events import Cause, NodeLost, Position, Stalled, Verdict
 from everstep.core.watch import DetectorConfig, Limit, Sighting, Watch
 from everstep.errors import ConfigError
-from everstep.types import Generation, NodeId, Rank, WorkerId
+from everstep.types import Generation, NodeId, Rank, WorkerId, WorkerPhase
 
 __all__ = ["Detector", "DetectorConfig", "Finding", "Sighting"]
 
@@ -61,6 +62,8 @@ class Detector:
         """Who waits there for all others to leave the loop too, the longest first."""
         self._training = self._left = self._waiting = 0
         self._active = False
+        self._owed: dict[WorkerId, float] = {}
+        """Who owes an answer in a recovery, and since when."""
         self._epoch = 0
         self._checked_at: float | None = None
         self._moved_at = 0.0
@@ -79,6 +82,10 @@ class Detector:
     def pause(self) -> None:
         """The job starts, recovers or ends: only nodes and frozen workers are judged. May be repeated."""
         self._active = False
+
+    def expect(self, workers: Collection[WorkerId], now: float) -> None:
+        """A recovery waits for these to park, or to finish their update. May be repeated; nobody: it does not wait."""
+        self._owed = {worker: self._owed.get(worker, now) for worker in workers}
 
     def excuse(self, worker: WorkerId) -> None:
         """It reported a broken collective and stands by until the next resume, so it is not hung."""
@@ -125,7 +132,7 @@ class Detector:
         for watch in watches:
             if watch.seen.worker in self._gone:
                 continue  # named twice, and judged already
-            verdict = self._judge_frozen(watch) or self._judge_hang(watch)
+            verdict = self._judge_frozen(watch) or self._judge_hang(watch) or self._judge_overdue(watch, now)
             if verdict is not None:
                 if watch.seen.rank is not None:
                     self._judged[verdict.worker] = watch.seen.rank
@@ -203,7 +210,8 @@ class Detector:
 
     def _judge_hang(self, watch: Watch) -> Verdict | None:
         seen = watch.seen
-        exempt = not seen.training or seen.waits or seen.left or watch.excused
+        waits = seen.waits and seen.phase is not WorkerPhase.READY
+        exempt = not seen.training or waits or seen.left or watch.excused
         if not self._active or exempt or watch.still_s <= self.config.hang_floor_s:
             return None
         if seen.pulse and watch.quiet_s >= self.config.frozen_s / 2:
@@ -220,10 +228,30 @@ class Detector:
         )
         return Verdict(seen.worker, Cause.HANG, evidence, seen.position, quiet_s=watch.still_s)
 
+    def _judge_overdue(self, watch: Watch, now: float) -> Verdict | None:
+        """Newcomers run the script, which may take long; the machine has a limit for that."""
+        seen = watch.seen
+        since = self._owed.get(seen.worker)
+        if since is None or not seen.training or seen.left:
+            return None
+        limit = watch.limit(self._allowed(seen.rank))
+        still_s = min(watch.still_s, now - since)
+        if still_s <= limit.seconds:
+            return None
+        evidence = (
+            f"has not moved for {still_s:.1f} s in {seen.place} (limit {limit.seconds:.1f} s: {limit.reason}), "
+            "while a recovery waits for it"
+        )
+        return Verdict(seen.worker, Cause.HANG, evidence, seen.position, quiet_s=watch.still_s)
+
     def _waiting_for(self, seen: Sighting) -> dict[WorkerId, None]:
-        """Who cannot go on without this one: in its step, in a later one that it has yet to come to, or at the end."""
-        ahead = [key for key in self._waits if key[0] == seen.generation and key[1] >= seen.version]
-        return self._waits[min(ahead)] if ahead else self._at_the_end
+        """Who cannot go on without this one: in its step, in a later one that it has yet to come to, or at the end.
+        Who is in the barrier of a step holds up nobody there, but it does when others have passed that barrier."""
+        least = seen.version + (seen.phase is WorkerPhase.READY)
+        ahead = [key for key in self._waits if key[0] == seen.generation and key[1] >= least]
+        if ahead:
+            return self._waits[min(ahead)]
+        return {worker: None for worker in self._at_the_end if self._watches[worker].seen.version >= least}
 
     def _waited_s(self, waiters: dict[WorkerId, None]) -> float:
         longest = next((self._watches[worker] for worker in waiters), None)

@@ -83,6 +83,8 @@ STARTING, RUNNING, STOPPING, SETTLING, RESETTING, RESTORING, RESUMING, ENDING, D
 RECOVERING = (STOPPING, SETTLING, RESETTING, RESTORING, RESUMING)
 ACTIVE = (STARTING, RUNNING, *RECOVERING, ENDING)
 TRAINING = (RUNNING, RESUMING)
+ANSWERING = (STOPPING, SETTLING)
+"""Survivors owe an answer that each of them can give alone."""
 MAX_DUDS = 3
 """So many processes in a row that did not come to init(), and no more standbys are started until one does."""
 
