@@ -64,10 +64,17 @@ class BareWorkload(Workload):
         return [list(range(dist.get_world_size()))]
 
 
-def measure(ranks: int, state_bytes: int, repeat: int, bare: str = "bench.floor:BareWorkload") -> list[Floor]:
-    """``bare`` is ``module:name`` of what makes a `Bare`; it is imported and called in each process."""
+def measure(
+    ranks: int, state_bytes: int, repeat: int, bare: str = "bench.floor:BareWorkload", *, new_memory: bool = False
+) -> list[Floor]:
+    """``bare`` is ``module:name`` of what makes a `Bare`; it is imported and called in each process.
+
+    The copy goes into memory that is in use, or into new memory, which the kernel has to give first.
+    """
     command = [sys.executable, "-m", "bench.floor", "--state-bytes", str(state_bytes), "--repeat", str(repeat)]
     command += ["--bare", bare, "--store", f"tcp://127.0.0.1:{free_port()}", "--ranks", str(ranks)]
+    if new_memory:
+        command.append("--new-memory")
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     others = [subprocess.Popen([*command, "--rank", str(rank)], env=env) for rank in range(1, ranks)]
     try:
@@ -87,25 +94,28 @@ def free_port() -> int:
 # ── in each process ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def measure_here(rank: int, ranks: int, store: str, state_bytes: int, repeat: int, bare: str) -> list[list[float]]:
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=LIMIT)
-    module, _, name = bare.partition(":")
+def measure_here(at: argparse.Namespace) -> list[list[float]]:
+    dist.init_process_group("gloo", init_method=at.store, rank=at.rank, world_size=at.ranks, timeout=LIMIT)
+    module, _, name = at.bare.partition(":")
     make: Callable[[], Bare] = getattr(importlib.import_module(module), name)
-    work, state = make(), torch.zeros(state_bytes, dtype=torch.uint8)
+    work, state = make(), torch.ones(at.state_bytes, dtype=torch.uint8)
     for _ in range(3):
         work.step()
-    kept: list[list[dist.ProcessGroup]] = []
-    rows = [_once(work, state, number, kept) for number in range(repeat)]
+    rows = []
+    for number in range(at.repeat):
+        if at.new_memory and at.rank:
+            state = torch.empty_like(state)
+        rows.append(_once(work, state, number))
     dist.barrier()
     return rows
 
 
-def _once(work: Bare, state: torch.Tensor, number: int, kept: list[list[dist.ProcessGroup]]) -> list[float]:
-    """The times at which the last rank is done with each part, after the first one has begun."""
+def _once(work: Bare, state: torch.Tensor, number: int) -> list[float]:
+    """How long each part takes, from when the last rank is done with the one before until the last is done with it."""
     dist.barrier()
     times = [time.monotonic()]
     members = [(index, ranks) for index, ranks in enumerate(work.groups) if dist.get_rank() in ranks]
-    kept.append([_gloo(f"{number}-{index}", ranks) for index, ranks in members])
+    made = [_gloo(f"{number}-{index}", ranks) for index, ranks in members]
     times.append(time.monotonic())
     _copy(state)
     times.append(time.monotonic())
@@ -115,7 +125,7 @@ def _once(work: Bare, state: torch.Tensor, number: int, kept: list[list[dist.Pro
     dist.all_gather(every, torch.tensor(times, dtype=torch.float64))
     began = min(float(row[0]) for row in every)
     ends = [began, *(max(float(row[part]) for row in every) for part in (1, 2, 3))]
-    kept.clear()  # destroying a group joins its threads; a recovery does that beside, so it is not in the floor
+    del made  # destroying a group joins its threads; a recovery does that beside, so it is not in the floor
     return [end - begin for begin, end in itertools.pairwise(ends)]
 
 
@@ -139,15 +149,16 @@ def main() -> None:
     parser.add_argument("--state-bytes", type=int, default=25 << 20)
     parser.add_argument("--repeat", type=int, default=25)
     parser.add_argument("--bare", default="bench.floor:BareWorkload", help=argparse.SUPPRESS)
+    parser.add_argument("--new-memory", action="store_true", help="copy into memory that was not used before")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     at = parser.parse_args()
     if at.rank is not None:
-        rows = measure_here(at.rank, at.ranks, at.store, at.state_bytes, at.repeat, at.bare)
+        rows = measure_here(at)
         if at.rank == 0:
             print(json.dumps(rows), flush=True)
         os._exit(0)  # without the ends of Gloo's threads, which take as long as the measurement
-    floors = measure(at.ranks, at.state_bytes, at.repeat, at.bare)
+    floors = measure(at.ranks, at.state_bytes, at.repeat, at.bare, new_memory=at.new_memory)
     for name in ("regroup_s", "copy_s", "step_s", "total_s"):
         print(f"{name:12} {1000 * median([getattr(floor, name) for floor in floors]):8.1f} ms")
 
