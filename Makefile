@@ -48,8 +48,8 @@ chaos: $(STAMP)  ## real jobs with random failures for MINUTES=10 from SEED=0, t
 		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(STATES); \
 	done
 
-bench: $(STAMP)  ## what the core, a step and the detection cost, one table each; takes long
-	@set -e; for name in core step detect; do \
+bench: $(STAMP)  ## what detection, recovery and protection cost, one table each; takes long
+	@set -e; for name in core step steady detect recovery restore; do \
 		printf '\n=== bench.%s ===\n' "$$name"; \
 		$(BIN)/python -m bench.$$name; \
 	done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handler = ConsoleHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"agent {options.node}: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    gc.freeze()  # what was imported stays: to look through it takes longer than a step of a recovery
     try:
         return run_agent(
             AgentConfig(

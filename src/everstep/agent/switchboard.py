@@ -42,6 +42,7 @@ class _Visit:
 
     worker: LocalWorker | None = None
     """None until it has said hello."""
+    greeted: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -64,7 +65,8 @@ class Switchboard:
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 for visit in list(self._visits):
-                    if visit.worker in (None, worker):
+                    await visit.greeted.wait()
+                    if visit.worker is worker:
                         await visit.over.wait()
 
     async def _on_connection(self, line: Line) -> None:
@@ -72,10 +74,12 @@ class Switchboard:
         self._visits.add(visit)
         try:
             worker = visit.worker = await self._greet(line)
+            visit.greeted.set()
             async for message in line:
                 self._on_message(worker, message)
         finally:
             self._visits.discard(visit)
+            visit.greeted.set()
             visit.over.set()
 
     async def _greet(self, line: Line) -> LocalWorker:

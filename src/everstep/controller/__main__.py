@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="[controller] %(message)s", stream=sys.stderr)
     if len(sys.argv) != 2:
         sys.exit("usage: python -m everstep.controller RUN_DIR")
+    gc.freeze()  # what was imported stays: to look through it takes longer than a step of a recovery
     try:
         code = asyncio.run(host(RunDir.open(Path(sys.argv[1]))))
     except ConfigError as error:

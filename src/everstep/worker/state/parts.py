@@ -39,12 +39,19 @@ class ModulePart:
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         self.name = name
         self.module = module
+        owners = dict(module.named_modules())
+        self._buffers = [
+            (f"{name}.{place}", owners[place.rpartition(".")[0]]._buffers, place.rpartition(".")[2])
+            for place, _ in module.named_buffers()
+        ]
+        """Where each is kept: another tensor may take its place, and to look for all in every step takes long."""
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         return {f"{self.name}.{name}": parameter for name, parameter in self.module.named_parameters()}
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        return {f"{self.name}.{name}": buffer for name, buffer in self.module.named_buffers()}
+        found = ((name, owner.get(key)) for name, owner, key in self._buffers)
+        return {name: buffer for name, buffer in found if buffer is not None}
 
     def places(self) -> dict[str, torch.Tensor]:
         return {**self.parameters(), **self.buffers()}
