@@ -23,6 +23,7 @@ from everstep.worker.private import Private
 from everstep.worker.rng import CarriedStreams, streams
 from everstep.worker.state.protected import Protected, difference, digest, named, tensor_digest
 from everstep.worker.state.shadow import Shadow
+from everstep.worker.state.sharded import local
 from everstep.worker.state.transfer import receive, send
 from everstep.worker.state.tree import decode
 
@@ -186,7 +187,7 @@ class Protection:
         self._kept_gradients = self._parameters[0].grad is not None
         if self._steps and self._steps <= CHECKED_STEPS:
             for parameter in self._parameters:
-                if parameter.grad is not None and bool(torch.count_nonzero(parameter.grad)):
+                if parameter.grad is not None and bool(torch.count_nonzero(local(parameter.grad))):
                     raise RuleError(
                         "gradients were carried from one step into the next: a replacement would not have them; call "
                         "optimizer.zero_grad() inside each step, and accumulate inside one step"

@@ -25,3 +25,27 @@ VARIANTS: dict[str, Recipe] = {
     "gpt-scaler": Recipe("gpt", "sgd", scaler="bf16", accumulate=3, clip=True, bucket_view=True),
     "gpt-carry": Recipe("gpt", "adamw", rng="carry", accumulate=3, no_sync=True, ema="dict", scaler="fp16"),
 }
+
+SHARDED: dict[str, Recipe] = {
+    "hsdp": Recipe("gpt", "adamw", "onecycle", parallel="hsdp", clip=True, ema="dict", mixed=True),
+    "hsdp-meta": Recipe("gpt", "sgd", parallel="hsdp", meta=True, reshard="off", accumulate=3, no_sync=True),
+    "hsdp-recompute": Recipe(
+        "gpt", "adamw", parallel="hsdp", reshard="on", recompute=True, kernel="fused", groups=True, mixed=True, accumulate=3
+    ),
+    "hsdp-second": Recipe("mlp", "counting", "onecycle", parallel="hsdp", second=True, clip=True, frozen=True),
+    "hsdp-scaler": Recipe("mlp", "adamw", parallel="hsdp", scaler="fp16", clip=True, kernel="foreach", backwards=True),
+    "hsdp-carry": Recipe("gpt", "adamw", parallel="hsdp", rng="carry", second=True, ema="dict"),
+    "tp-dp": Recipe("mlp", "adamw", "onecycle", parallel="tp-dp", clip=True, groups=True, ema="dict"),
+    "tp-dp-accumulate": Recipe("mlp", "sgd", parallel="tp-dp", kernel="foreach", accumulate=3, no_sync=True, second=True),
+    "tp-dp-carry": Recipe("mlp", "counting", parallel="tp-dp", rng="carry", backwards=True, recompute=True),
+}
+"""Each piece of the state is on several ranks, none has all of it: rows of a mesh are replicas of each other."""
+
+WIDE: dict[str, Recipe] = {"hsdp-wide": Recipe("gpt", "adamw", parallel="hsdp", shards=3, clip=True)}
+"""As these, with rows of three."""
+
+SINGLE: dict[str, Recipe] = {
+    "fsdp": Recipe("gpt", "adamw", parallel="fsdp"),
+    "tp": Recipe("mlp", "adamw", parallel="tp", clip=True),
+}
+"""Each piece exists once, so a loss ends the job."""
