@@ -112,6 +112,7 @@ class Protection:
             [int.from_bytes(data, "little") for data in gather_bytes(group, size.to_bytes(8, "little"))]
         )
         self._compare("at protect()")
+        self.private.arrange(self.coordinates)
         self.private.exchange(group, Step(0))
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
         if unshared and self.rank == 0:
@@ -165,6 +166,7 @@ class Protection:
     def join(self, reference: list[str], coordinates: list[Coordinate]) -> None:
         """A newcomer: what it built has to be what the job runs."""
         self.coordinates = coordinates
+        self.private.arrange(coordinates)
         if reference and reference != self.layout:
             raise StateError(f"this replacement built something else: {difference(self.layout, reference)}")
         self.private.missing = bool(self.private)

@@ -16,7 +16,7 @@ LEARNING_RATE = 1e-2
 class Counting(torch.optim.SGD):
     """SGD that goes slower after each large step. Its state has numbers, text and lists beside tensors."""
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         for group in self.param_groups:
             group.setdefault("seen", []).append(group["lr"])
             for parameter in group["params"]:

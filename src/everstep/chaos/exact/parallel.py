@@ -1,4 +1,4 @@
-"""How the model of a `Recipe` is spread over the ranks, in plain torch: replicas, shards, or shards that have replicas."""
+"""How the model of a `Recipe` is spread over the ranks, in plain torch: replicas, shards, or shards with replicas."""
 
 from __future__ import annotations
 
