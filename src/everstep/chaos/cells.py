@@ -125,7 +125,7 @@ class Plan:
     def _next(self, number: int) -> Planned:
         _, variant, world = self._decks["variant"].deal()
         ranks, recipe = int(world), RECIPES[variant]
-        draft = _Draft(self._dice, ranks, self._spare.deal(), self._steps, recipe.row(ranks))
+        draft = _Draft(self._dice, recipe, ranks, self._spare.deal(), self._steps)
         if variant in SINGLE:
             _, _, place = self._decks["no replica"].deal()
             draft.lose(("no replica", variant, place))
@@ -150,8 +150,9 @@ def _kinds(rows: bool) -> list[str]:
 class _Draft:
     """Faults of one run, as cells are added to it."""
 
-    def __init__(self, dice: random.Random, ranks: int, standbys: int, steps: dict[str, int], row: int) -> None:
-        self._dice, self._ranks, self._steps, self._row = dice, ranks, steps, row
+    def __init__(self, dice: random.Random, recipe: Recipe, ranks: int, standbys: int, steps: dict[str, int]) -> None:
+        self._dice, self._ranks, self._steps = dice, ranks, steps
+        self._row, self._private = recipe.row(ranks), recipe.private
         self.standbys = standbys
         self.faults: list[str] = []
         self.cells: list[tuple[Cell, frozenset[int]]] = []
@@ -185,9 +186,10 @@ class _Draft:
     def _two(self, cell: Cell, step: int) -> None:
         _, one, two, ranks = cell
         first = self._dice.randrange(self._ranks)
-        second = first if ranks == "one rank" else self._other(first)
-        if self._ranks == 2:  # somebody has to be left
-            second, ranks = first, "one rank"
+        others = self._others(first)
+        if ranks == "two ranks" and not others:  # somebody has to be left
+            ranks = "one rank"
+        second = first if ranks == "one rank" else self._dice.choice(others)
         # A second kill of one rank strikes its replacement, in the step done again or in the next one.
         later = step + (ranks == "one rank" and one.startswith("optimizer") and step < max(self._steps.values()))
         self._note(("two kills", one, two, ranks), self._kill(first, step, one), self._kill(second, later, two))
@@ -195,25 +197,25 @@ class _Draft:
     def _in_mesh(self, place: str, relation: str, where: str) -> None:
         step, last = self._steps[where], max(self._steps.values())
         first = self._dice.randrange(self._ranks)
-        rows = self._ranks // self._row
         if relation == "whole row":
             row = first - first % self._row
             kills = [self._kill(rank, step, place) for rank in range(row, row + self._row)]
             self._note(("in a mesh", place, relation), *kills)
             return
         later = step
-        if relation == "same column" and rows == 2:
+        others = [rank for rank in range(self._ranks) if self._relation(first, rank) == relation]
+        if not set(others) & set(self._others(first)):
             # The two hold the only copies: the second can die when the first was restored, two steps on to be sure.
             if where != "first":
-                relation = "same row"
-            else:
-                later = min(step + 2, last)
-        others = [rank for rank in range(self._ranks) if rank != first and self._relation(first, rank) == relation]
+                return
+            later = min(step + 2, last)
         second = self._dice.choice(others)
         two = self._kill(second, later, self._dice.choice(list(PLACES)))
         self._note(("in a mesh", place, relation), self._kill(first, step, place), two)
 
     def _relation(self, one: int, other: int) -> str:
+        if one == other:
+            return "same"
         if one // self._row == other // self._row:
             return "same row"
         return "same column" if one % self._row == other % self._row else "another row and column"
@@ -224,10 +226,11 @@ class _Draft:
 
     def _in_recovery(self, cell: Cell, step: int) -> None:
         _, phase, who, _ = cell
-        if who != "newcomer" and self._ranks == 2:
-            return  # nobody would be left who holds the state
         survivor = 0 if who == WHO["s"] else self._other(0)
-        victim = survivor if who == "newcomer" else self._other(survivor)
+        others = self._others(survivor)
+        if who != "newcomer" and not others:
+            return  # nobody would be left who holds the state
+        victim = survivor if who == "newcomer" else self._dice.choice(others)
         # Before the barrier, so that the step of the recovery is known. A newcomer has no step until it is filled.
         begin = self._kill(victim, step, self._dice.choice(("forward", "backward", "barrier before")))
         where = "" if who == "newcomer" and phase in ("script", "reset") else f" step={step}"
@@ -254,11 +257,18 @@ class _Draft:
         return 0 if who == "rank 0" else self._dice.randrange(1, self._ranks)
 
     def _other(self, rank: int) -> int:
-        """One that may die too: each piece of the state stays alive."""
-        others = [other for other in range(self._ranks) if other != rank]
-        if self._row > 1 and self._ranks == 2 * self._row:
-            others = [other for other in others if self._relation(rank, other) != "same column"]
-        return self._dice.choice(others)
+        return self._dice.choice([other for other in range(self._ranks) if other != rank])
+
+    def _others(self, rank: int) -> list[int]:
+        """Who may die at the same time: each piece of the state, and each copy of private state, stays alive."""
+        rows, column = self._ranks // self._row, range(rank % self._row, self._ranks, self._row)
+        copies = [1, rows - 1] if self._private else []
+        return [
+            other
+            for other in range(self._ranks)
+            if other != rank
+            and (other not in column or (rows > 2 and (other - rank) // self._row % rows not in copies))
+        ]
 
     def _kill(self, rank: int, step: int, place: str) -> int:
         return self._fault(f"kill rank={rank} step={step} {PLACES[place]}")

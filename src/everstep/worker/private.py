@@ -92,11 +92,10 @@ class Private:
         rank = group.rank()
         for lost in missing:
             keeper = self._after[lost]
-            if keeper in missing and rank == lost:
-                raise StateError(
-                    f"the private state of rank {lost} ({', '.join(part.name for part in self.parts)}) was lost "
-                    f"together with its only copy, on rank {keeper}"
-                )
+            if keeper in missing:
+                if rank == lost:
+                    self._take(b"", version)
+                continue
             if rank == keeper:
                 send_bytes(group, lost, self._held.get(version, b""))
             elif rank == lost:
@@ -116,7 +115,10 @@ class Private:
 
     def _take(self, data: bytes, version: Step) -> None:
         if not data:
-            raise StateError(f"the next replica has no copy of this rank's private state at step {version}")
+            raise StateError(
+                f"the private state of this rank ({', '.join(part.name for part in self.parts)}) at step {version} was "
+                "lost together with its only copy, on the next replica"
+            )
         image = msgspec.msgpack.decode(data, type=_Image)
         tensors = [
             torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)

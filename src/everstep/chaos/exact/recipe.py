@@ -98,6 +98,11 @@ class Recipe:
         """Each piece of the state exists more than once."""
         return self.parallel in ("ddp", "hsdp", "tp-dp")
 
+    @property
+    def private(self) -> bool:
+        """Each rank has state of its own, of which the next replica has the only copy."""
+        return self.rng == "carry" or self.no_broadcast_buffers
+
     def row(self, ranks: int) -> int:
         """How many ranks hold one replica of the state: those of a row of the mesh."""
         return {"ddp": 1, "fsdp": ranks, "tp": ranks}.get(self.parallel, self.shards)
