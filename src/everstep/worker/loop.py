@@ -189,9 +189,11 @@ class ProtectedLoop:
         if self._stage is Stage.WORKING:
             self._enter_or_unwind()
         elif self._stage in (Stage.BETWEEN, Stage.UPDATING):
+            several = len(self._protection.state.optimizers) > 1 and self._stage is Stage.UPDATING
             raise RuleError(
                 f"{operation} {self._stage.value}: all communication of a protected step happens inside `with step:` "
                 "and before optimizer.step(), because from there on each device has to be able to finish alone"
+                + ("; with several optimizers: all backward() first, then all step()" if several else "")
             )
 
     def safe_point(self) -> None:

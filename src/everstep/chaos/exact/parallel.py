@@ -48,24 +48,23 @@ def spread(recipe: Recipe, rank: int) -> Spread:
     """Make the model and spread it."""
     with torch.device("meta") if recipe.meta else nullcontext():
         module = make(recipe)
-    if recipe.recompute:
-        _recompute(module)
     if not recipe.sharded:
-        return Spread(_compiled(DistributedDataParallel(module, **_ddp_options(recipe)), recipe), module, rank)
-    rows = dist.get_world_size() // recipe.row(dist.get_world_size())
-    mesh = init_device_mesh("cpu", (rows, dist.get_world_size() // rows), mesh_dim_names=("replica", "shard"))
-    part = rank
+        ddp = DistributedDataParallel(_recomputed(module, recipe), **_ddp_options(recipe))
+        return Spread(_compiled(ddp, recipe), module, rank)
+    world = dist.get_world_size()
+    row = recipe.row(world)
+    mesh = init_device_mesh("cpu", (world // row, row), mesh_dim_names=("replica", "shard"))
     if recipe.fully_sharded:
-        _fully_shard(module, recipe, mesh if recipe.parallel == "hsdp" else mesh["shard"])
+        _fully_shard(_recomputed(module, recipe), recipe, mesh if recipe.parallel == "hsdp" else mesh["shard"])
         if recipe.meta:
             _fill(module, mesh.get_local_rank("shard"))
-    else:
-        assert isinstance(module, MLP)
-        parallelize_module(module, mesh["shard"], _plan(module))
-        if recipe.parallel == "tp-dp":
-            replicate(module, mesh=mesh["replica"])
-        part = mesh.get_local_rank("replica")
-    return Spread(_compiled(module, recipe), module, part)
+        return Spread(_compiled(module, recipe), module, rank)
+    assert isinstance(module, MLP)
+    parallelize_module(module, mesh["shard"], _plan(module))
+    _recomputed(module, recipe)
+    if recipe.parallel == "tp-dp":
+        replicate(module, mesh=mesh["replica"])
+    return Spread(_compiled(module, recipe), module, mesh.get_local_rank("replica"))
 
 
 def make(recipe: Recipe) -> nn.Module:
@@ -94,10 +93,12 @@ def _blocks(module: nn.Module) -> nn.Sequential | nn.ModuleList:
     return blocks
 
 
-def _recompute(module: nn.Module) -> None:
-    blocks = _blocks(module)
-    for number, block in enumerate(blocks):
-        blocks[number] = checkpoint_wrapper(block)
+def _recomputed(module: nn.Module, recipe: Recipe) -> nn.Module:
+    if recipe.recompute:
+        blocks = _blocks(module)
+        for number, block in enumerate(blocks):
+            blocks[number] = checkpoint_wrapper(block)
+    return module
 
 
 def _fully_shard(module: nn.Module, recipe: Recipe, mesh: Any) -> None:
