@@ -24,13 +24,13 @@ def refused(model: object, optimizer: Any) -> None:
         print(f"refused: {error}")
 
 
-if sys.argv[1] == "optimizers":
+if sys.argv[1] == "objects":
+    other = nn.Sequential(nn.Linear(4, 4))
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replica", "shard"))
+    parallelize_module(other, mesh["shard"], {"0": ColwiseParallel()})
+    refused(DistributedDataParallel(other, device_mesh=mesh["replica"]), torch.optim.SGD([torch.zeros(1)], lr=0.1))
     refused(DistributedDataParallel(net), ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1))
     refused(fully_shard(net), torch.optim.Muon(net[1].parameters()))
-elif sys.argv[1] == "mesh":
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replica", "shard"))
-    parallelize_module(net, mesh["shard"], {"0": ColwiseParallel()})
-    refused(DistributedDataParallel(net, device_mesh=mesh["replica"]), torch.optim.SGD([torch.zeros(1)], lr=0.1))
 else:
     for layer in net:
         fully_shard(layer)

@@ -39,7 +39,7 @@ SHARDED: dict[str, Recipe] = {
     "hsdp-carry": Recipe("gpt", "adamw", parallel="hsdp", rng="carry", second=True, ema="dict"),
     "tp-dp": Recipe("mlp", "adamw", "onecycle", parallel="tp-dp", clip=True, groups=True, ema="dict"),
     "tp-dp-accumulate": Recipe("mlp", "sgd", parallel="tp-dp", kernel="foreach", accumulate=3, no_sync=True),
-    "tp-dp-carry": Recipe("mlp", "counting", parallel="tp-dp", rng="carry", backwards=True, recompute=True),
+    "tp-dp-carry": Recipe("mlp", "counting", parallel="tp-dp", rng="carry", clip=True, backwards=True, recompute=True),
 }
 """Each piece of the state is on several ranks, none has all of it: rows of a mesh are replicas of each other."""
 
