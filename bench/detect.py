@@ -8,7 +8,6 @@ while other processes use up both cores, and counts the false alarms, which must
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import signal
@@ -20,28 +19,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
-from everstep.controller.job import RunDir
-from everstep.controller.journal import Record, read
+from bench.jobs import Job, wait_for
 from everstep.core.events import DeviceSick, Event, Exited, NodeLost, Registered, Verdict
-from everstep.errors import EverstepError
-from everstep.launch.client import Client, Snapshot
-from everstep.wire.messages import Inject, Interrupt
+from everstep.launch.client import Snapshot
+from everstep.wire.messages import Inject
 
 SCRIPT = Path(__file__).parent / "forever.py"
 FAILURES = Exited | Verdict | NodeLost | DeviceSick
-WAIT_S = 120.0
 DEVICES = 200
 """A sick one is not used again, so there is one for each repetition, and some more."""
-T = TypeVar("T")
 
 
-class Job:
-    def __init__(self, root: Path, *options: str, pause_s: float = 0.05) -> None:
-        self.dir = root / "run"
+class Harmed(Job):
+    """Two ranks, and what is done to them."""
+
+    def __init__(self, root: Path, *options: str, pause_s: float) -> None:
         marks = root / "marks"
         marks.mkdir()
         self.devices = root / "devices"
@@ -50,11 +45,7 @@ class Job:
             self.describe(f"d{number:03}", healthy=True)
         self.frozen: list[psutil.Process] = []
         options = tuple(option.format(devices=self.devices) for option in options)
-        limits = ("--max-failures", "100000", "--max-failures-per-step", "100000")
-        command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", "2", "--preload", "json", *limits, *options]
-        command += ["--run-dir", str(self.dir), str(SCRIPT), str(marks), str(pause_s)]
-        self._out = (root / "output").open("wb")
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._out)
+        super().__init__(root, 2, (str(SCRIPT), str(marks), str(pause_s)), "--preload", "json", *options)
 
     def describe(self, device: str, *, healthy: bool) -> None:
         """For the plugin `file`."""
@@ -66,37 +57,6 @@ class Job:
         while self.frozen:
             self.frozen.pop().resume()
 
-    def status(self) -> Snapshot | None:
-        async def ask() -> Snapshot | None:
-            try:
-                async with Client(RunDir.open(self.dir)) as client:
-                    return await client.ask()
-            except (OSError, EverstepError):
-                return None
-
-        return asyncio.run(ask())
-
-    def tell(self, message: Inject | Interrupt) -> None:
-        async def tell() -> None:
-            async with Client(RunDir.open(self.dir)) as client:
-                await client.tell(message)
-
-        asyncio.run(tell())
-
-    def training(self, standby: bool) -> Snapshot:
-        """Both ranks have done some steps, and a standby waits if there should be one."""
-
-        def ready() -> Snapshot | None:
-            now = self.status()
-            if now is None or len(now.workers) != 2 or any(row.version < 6 or not row.pid for row in now.workers):
-                return None
-            return now if not standby or any(row.pid for row in now.standbys) else None
-
-        return wait_for(ready)
-
-    def records(self) -> list[Record]:
-        return list(read(self.dir / "journal"))
-
     def known_at(self, since: int, kind: Callable[[Event], bool]) -> float:
         def look() -> float | None:
             return next(
@@ -107,32 +67,21 @@ class Job:
 
     def close(self) -> None:
         self.thaw()
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(60)
-        self._out.close()
-
-
-def wait_for(ask: Callable[[], T | None]) -> T:
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        if (answer := ask()) is not None:
-            return answer
-        time.sleep(0.005)
-    raise TimeoutError(f"not within {WAIT_S} s")
+        super().close()
 
 
 @contextmanager
-def job(*options: str, pause_s: float = 0.05) -> Iterator[Job]:
+def job(*options: str, pause_s: float = 0.05) -> Iterator[Harmed]:
     with tempfile.TemporaryDirectory() as root:
-        running = Job(Path(root), *options, pause_s=pause_s)
+        running = Harmed(Path(root), *options, pause_s=pause_s)
         try:
             yield running
         finally:
             running.close()
 
 
-def harm_process(number: signal.Signals) -> Callable[[Job, Snapshot], float]:
-    def harm(_: Job, now: Snapshot) -> float:
+def harm_process(number: signal.Signals) -> Callable[[Harmed, Snapshot], float]:
+    def harm(_: Harmed, now: Snapshot) -> float:
         pid = now.workers[1].pid
         assert pid is not None
         at = time.time()
@@ -142,8 +91,8 @@ def harm_process(number: signal.Signals) -> Callable[[Job, Snapshot], float]:
     return harm
 
 
-def harm_by_chaos(spec: str) -> Callable[[Job, Snapshot], float]:
-    def harm(running: Job, _: Snapshot) -> float:
+def harm_by_chaos(spec: str) -> Callable[[Harmed, Snapshot], float]:
+    def harm(running: Harmed, _: Snapshot) -> float:
         at = time.time()
         running.tell(Inject(spec))
         return at
@@ -151,7 +100,7 @@ def harm_by_chaos(spec: str) -> Callable[[Job, Snapshot], float]:
     return harm
 
 
-def agent_of_rank_1(running: Job, now: Snapshot) -> psutil.Process:
+def agent_of_rank_1(running: Harmed, now: Snapshot) -> psutil.Process:
     """Once the node that was lost before it is back."""
 
     def both_nodes() -> bool | None:
@@ -163,14 +112,14 @@ def agent_of_rank_1(running: Job, now: Snapshot) -> psutil.Process:
     return next(process for process in family if {"everstep.agent", now.workers[1].node} <= set(process.cmdline()))
 
 
-def kill_agent(running: Job, now: Snapshot) -> float:
+def kill_agent(running: Harmed, now: Snapshot) -> float:
     victim = agent_of_rank_1(running, now)
     at = time.time()
     victim.kill()
     return at
 
 
-def freeze_agent(running: Job, now: Snapshot) -> float:
+def freeze_agent(running: Harmed, now: Snapshot) -> float:
     """Its connection stands and it says nothing, as when a cable is pulled."""
     victim = agent_of_rank_1(running, now)
     running.frozen.append(victim)
@@ -179,14 +128,14 @@ def freeze_agent(running: Job, now: Snapshot) -> float:
     return at
 
 
-def harm_device(running: Job, now: Snapshot) -> float:
+def harm_device(running: Harmed, now: Snapshot) -> float:
     device = json.loads(now.raw)["workers"][1]["device"]
     at = time.time()
     running.describe(device, healthy=False)
     return at
 
 
-ROWS: dict[str, tuple[tuple[str, ...], Callable[[Job, Snapshot], float]]] = {
+ROWS: dict[str, tuple[tuple[str, ...], Callable[[Harmed, Snapshot], float]]] = {
     "process died (SIGKILL)": (("--standby", "1"), harm_process(signal.SIGKILL)),
     "process died, no standby": (("--standby", "0"), harm_process(signal.SIGKILL)),
     "exception in user code": (("--standby", "1"), harm_by_chaos("raise rank=1")),
