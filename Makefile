@@ -43,8 +43,8 @@ chaos: $(STAMP)  ## the explorer on its large scopes, one after the other; CHAOS
 		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(CHAOS_STATES); \
 	done
 
-bench: $(STAMP)  ## what the core, a step and the detection cost, one table each; takes long
-	@set -e; for name in core step detect; do \
+bench: $(STAMP)  ## what detection, recovery and protection cost, one table each; takes long
+	@set -e; for name in core step steady detect recovery restore; do \
 		printf '\n=== bench.%s ===\n' "$$name"; \
 		$(BIN)/python -m bench.$$name; \
 	done

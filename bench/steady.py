@@ -32,24 +32,25 @@ WARM_STEPS = 2
 PLAIN, BARRIER, EVERSTEP = KINDS = ("plain", "barrier", "everstep")
 ROWS = ((2, 0.050, 10), (2, 0.005, 50), (4, 0.005, 50))
 """Ranks, seconds of a step, steps in a turn."""
-TURN = struct.Struct("<II")
+TURN = struct.Struct("<III")
+"""Kind, steps, batch."""
 
 
 class Team:
     """The ranks that train in one way, and every process around them."""
 
-    def __init__(self, kind: str, ranks: int, batch: int, listener: socket.socket, folder: Path) -> None:
+    def __init__(self, kind: str, ranks: int, listener: socket.socket, folder: Path) -> None:
         self.kind = kind
-        place = (str(listener.getsockname()[1]), str(batch))
-        self.launched = [*_everstep(ranks, place, folder)] if kind == EVERSTEP else [*_plain(ranks, place)]
+        port = str(listener.getsockname()[1])
+        self.launched = [*_everstep(ranks, port, folder)] if kind == EVERSTEP else [*_plain(ranks, port)]
         self._ranks = sorted((_accept(listener) for _ in range(ranks)), key=lambda accepted: accepted[0])
         self._running = True
 
-    def turn(self, kind: str, steps: int) -> list[float]:
+    def turn(self, kind: str, steps: int, batch: int) -> list[float]:
         """The seconds of each step, as the first rank has them."""
         self.be(running=True)
         for _, line in self._ranks:
-            line.sendall(TURN.pack(KINDS.index(kind), steps + WARM_STEPS))
+            line.sendall(TURN.pack(KINDS.index(kind), steps + WARM_STEPS, batch))
         every = [_receive(line, 8 * (steps + WARM_STEPS)) for _, line in self._ranks]
         self.be(running=False)
         return list(struct.unpack(f"<{steps + WARM_STEPS}d", every[0]))[WARM_STEPS:]
@@ -71,18 +72,18 @@ class Team:
             process.wait(WAIT_S)
 
 
-def _plain(ranks: int, place: Sequence[str]) -> Iterator[psutil.Popen]:
+def _plain(ranks: int, port: str) -> Iterator[psutil.Popen]:
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     env = {**os.environ, **store, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     for rank in range(ranks):
-        command = [sys.executable, "-m", "bench.turns", "plain", *place]
+        command = [sys.executable, "-m", "bench.turns", "plain", port]
         yield psutil.Popen(command, env={**env, "RANK": str(rank)})
 
 
-def _everstep(ranks: int, place: Sequence[str], folder: Path) -> Iterator[psutil.Popen]:
+def _everstep(ranks: int, port: str, folder: Path) -> Iterator[psutil.Popen]:
     command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", str(ranks), "--run-dir", str(folder / "run")]
     with (folder / "output").open("wb") as out:
-        yield psutil.Popen([*command, "-m", "bench.turns", "everstep", *place], stdout=out, stderr=out)
+        yield psutil.Popen([*command, "-m", "bench.turns", "everstep", port], stdout=out, stderr=out)
 
 
 def _accept(listener: socket.socket) -> tuple[int, socket.socket]:
@@ -102,12 +103,12 @@ def _receive(line: socket.socket, size: int) -> bytes:
 
 
 @contextmanager
-def teams(ranks: int, batch: int) -> Iterator[tuple[Team, Team]]:
+def teams(ranks: int) -> Iterator[tuple[Team, Team]]:
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
-        plain = Team(PLAIN, ranks, batch, listener, Path(folder))
+        plain = Team(PLAIN, ranks, listener, Path(folder))
         plain.be(running=False)
-        protected = Team(EVERSTEP, ranks, batch, listener, Path(folder))
+        protected = Team(EVERSTEP, ranks, listener, Path(folder))
         time.sleep(1)  # its standby has been started and has come to rest
         protected.be(running=False)
         try:
@@ -129,27 +130,21 @@ class Round:
     everstep: float
 
 
-def measure(ranks: int, batch: int, steps: int, rounds: int) -> list[Round]:
+def measure(ranks: int, step_s: float, steps: int, repeat: int) -> list[Round]:
     found = []
-    with teams(ranks, batch) as (plain, protected):
-        for _ in range(rounds):
-            times = {kind: (protected if kind == EVERSTEP else plain).turn(kind, steps) for kind in KINDS}
+    with teams(ranks) as (plain, protected):
+        batch = calibrate(plain, step_s)
+        for _ in range(repeat):
+            times = {kind: (protected if kind == EVERSTEP else plain).turn(kind, steps, batch) for kind in KINDS}
             found.append(Round(*(median(times[kind]) for kind in KINDS)))
     return found
 
 
-def calibrate(ranks: int, step_s: float) -> int:
-    """The batch for steps of about this length, by two short turns of the plain ones."""
-    seconds: list[float] = []
-    few, many = 8, 264
-    for batch in (few, many):
-        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(WAIT_S)
-            team = Team(PLAIN, ranks, batch, listener, Path(folder))
-            seconds.append(median(team.turn(PLAIN, 30)))
-            team.close()
-    each = max(1e-6, (seconds[1] - seconds[0]) / (many - few))
-    return max(1, few + round((step_s - seconds[0]) / each))
+def calibrate(team: Team, step_s: float) -> int:
+    """The batch for steps of about this length."""
+    few, many = 8, 520
+    low, high = (median(team.turn(PLAIN, 20, batch)) for batch in (few, many))
+    return max(1, few + round((step_s - low) / max(1e-6, (high - low) / (many - few))))
 
 
 def print_row(ranks: int, rounds: Sequence[Round], steps: int) -> None:
@@ -167,15 +162,14 @@ def _ratio(ratios: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--repeat", type=int, default=40, help="rounds in each row")
     parser.add_argument("--row", type=int, choices=range(len(ROWS)), action="append", help="only this one")
     options = parser.parse_args()
     print(f"{'':12} {'ms, median of a step':>27}   {'ratio to plain (95 %)':>25}")
     print(f"ranks  steps {'plain':>9}{'+barrier':>9}{'everstep':>9}   {'barrier alone':>22}   {'everstep':>22}")
     for row in options.row or range(len(ROWS)):
         ranks, step_s, steps = ROWS[row]
-        rounds = measure(ranks, calibrate(ranks, step_s), steps, options.rounds)
-        print_row(ranks, rounds, steps)
+        print_row(ranks, measure(ranks, step_s, steps, options.repeat), steps)
 
 
 if __name__ == "__main__":

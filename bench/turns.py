@@ -16,14 +16,16 @@ from bench.workload import Workload
 WIDTH, LAYERS = 256, 4
 
 
-def turns(line: socket.socket) -> Iterator[tuple[str, int]]:
+def turns(line: socket.socket) -> Iterator[tuple[str, int, int]]:
     while len(order := line.recv(TURN.size, socket.MSG_WAITALL)) == TURN.size:
-        kind, steps = TURN.unpack(order)
-        yield KINDS[kind], steps
+        kind, steps, batch = TURN.unpack(order)
+        yield KINDS[kind], steps, batch
 
 
-def train(line: socket.socket, step: Callable[[str], None]) -> None:
-    for kind, steps in turns(line):
+def train(line: socket.socket, work: Workload, step: Callable[[str], None]) -> None:
+    for kind, steps, batch in turns(line):
+        if len(work.batch) != batch:
+            work.batch = torch.randn(batch, WIDTH)
         times = []
         begin = time.perf_counter()
         for _ in range(steps):
@@ -35,11 +37,11 @@ def train(line: socket.socket, step: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    how, port, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    how, port = sys.argv[1], int(sys.argv[2])
     job = everstep.init() if how == "everstep" else None
     if job is None:
         dist.init_process_group("gloo")
-    work = Workload(width=WIDTH, layers=LAYERS, batch=batch)
+    work = Workload(width=WIDTH, layers=LAYERS)
     line = socket.create_connection(("127.0.0.1", port))
     line.sendall(bytes([dist.get_rank()]))
     if job is None:
@@ -51,7 +53,7 @@ def main() -> None:
                 dist.all_reduce(token)
             work.update()
 
-        train(line, plain)
+        train(line, work, plain)
         return
     job.protect(model=work.model, optimizer=work.optimizer)
     steps = job.steps(1_000_000_000)
@@ -60,8 +62,7 @@ def main() -> None:
         with next(steps):
             work.step()
 
-    train(line, protected)
-    sys.exit(0)
+    train(line, work, protected)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Protection:
         self._own = self.state.parts[-1]
         """The facts: what everstep itself tells a newcomer."""
         self.streams = streams(rng, torch.initial_seed())
-        self.shadow = Shadow(self.state)
+        self.shadow = Shadow(self.state, never=self._own)
         self.buckets = buckets_of([(part.name, part.module) for part in self.state.modules], world)
         own: dict[str, Any] = {"rng": self.streams} if isinstance(self.streams, CarriedStreams) else {}
         for bucket in self.buckets:
@@ -238,13 +238,14 @@ class Protection:
 
     def serve(self, to: int, version: Step) -> None:
         """Give the state to a newcomer."""
-        self._facts["gradients"] = self._kept_gradients
+        self._facts.update(gradients=self._kept_gradients, layouts=layouts(self.buckets))
         self.sharded.reshard()
         send(self.world.default, to, version, self.state)
 
     def fill(self, source: int, version: Step) -> int:
         """A newcomer: be what the donor is. How many bytes came."""
         received = receive(self.world.default, source, version, self.state)
+        take_layouts(self.buckets, self._facts["layouts"])
         if self._facts.get("gradients"):
             for parameter in self._parameters:
                 parameter.grad = torch.zeros_like(parameter)
@@ -273,7 +274,7 @@ class Protection:
             bucket.renew()
 
     def _agree_on_layout(self, mine: bytes) -> None:
-        """Newcomers have none, and a survivor may have been cut off before the rebuild: take the fullest."""
+        """A survivor may have been cut off before the rebuild that others have seen: take the fullest."""
         group = self.world.default
         sizes = gather_bytes(group, len(mine).to_bytes(8, "little"))
         lengths = [int.from_bytes(size, "little") for size in sizes]

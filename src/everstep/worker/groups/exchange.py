@@ -5,21 +5,33 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+FIRST_BYTES = 16 << 10
+"""The first message has this length always: the receiver cannot know it. Mostly it is the only one."""
+_SIZE_BYTES = 8
+
 
 def send_bytes(group: dist.ProcessGroup, to: int, data: bytes) -> None:
     """Returns when they are on their way; RuntimeError if the group is cut."""
-    group.send([torch.tensor([len(data)])], to, 0).wait()
-    if data:
-        group.send([torch.frombuffer(bytearray(data), dtype=torch.uint8)], to, 0).wait()
+    framed = len(data).to_bytes(_SIZE_BYTES, "little") + data
+    first = torch.frombuffer(bytearray(framed[:FIRST_BYTES].ljust(FIRST_BYTES, b"\0")), dtype=torch.uint8)
+    works = [group.send([first], to, 0)]
+    if len(framed) > FIRST_BYTES:
+        rest = torch.frombuffer(bytearray(framed[FIRST_BYTES:]), dtype=torch.uint8)
+        works.append(group.send([rest], to, 0))
+    for work in works:
+        work.wait()
 
 
 def receive_bytes(group: dist.ProcessGroup, source: int) -> bytes:
-    size = torch.zeros(1, dtype=torch.int64)
-    group.recv([size], source, 0).wait()
-    data = torch.empty(int(size), dtype=torch.uint8)
-    if data.numel():
-        group.recv([data], source, 0).wait()
-    return data.numpy().tobytes()
+    first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
+    group.recv([first], source, 0).wait()
+    framed = first.numpy().tobytes()
+    end = _SIZE_BYTES + int.from_bytes(framed[:_SIZE_BYTES], "little")
+    if end > FIRST_BYTES:
+        rest = torch.empty(end - FIRST_BYTES, dtype=torch.uint8)
+        group.recv([rest], source, 0).wait()
+        framed += rest.numpy().tobytes()
+    return framed[_SIZE_BYTES:end]
 
 
 def broadcast_bytes(group: dist.ProcessGroup, root: int, data: bytes) -> bytes:

@@ -110,9 +110,13 @@ class World:
         failures = [inner for inner in made.values() if isinstance(inner, BaseException)]
         if failures:
             raise RuntimeError(f"the groups of generation {generation} could not be made: {failures[0]}")
+        old: list[dist.ProcessGroup | None] = []
         for key, inner in made.items():
             assert isinstance(inner, dist.ProcessGroup)
+            old.append(self.groups[key].inner)
             self.groups[key].inner = inner
+        # To destroy a group is to join its threads, for tens of milliseconds; nobody has to wait for that.
+        threading.Thread(target=old.clear, name="everstep-destroy", daemon=True).start()
         self._generation = generation
         self.recording, self.failure = False, ""
 

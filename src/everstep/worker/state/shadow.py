@@ -106,9 +106,10 @@ class _Note:
 class Shadow:
     """Call `begin` at the start of a step, `at_barrier` at its barrier, `put_back` for a redo."""
 
-    def __init__(self, protected: Protected) -> None:
+    def __init__(self, protected: Protected, never: Part) -> None:
+        """``never`` is the part that no step changes."""
         self._modules = protected.modules
-        self._objects = [part for part in protected.parts if not isinstance(part, ModulePart)]
+        self._objects = [part for part in protected.parts if part is not never and not isinstance(part, ModulePart)]
         self._steady = {id(local(parameter)) for parameter in protected.parameters()}
         self._meshes = protected.meshes
         self._copies: dict[int, _Copy] = {}

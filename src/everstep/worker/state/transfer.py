@@ -1,7 +1,7 @@
 """Restoration: the state of a donor goes to a newcomer over the groups that were just made.
 
     header    plain values, and for each tensor its name, type and shape
-    data      the tensors from live memory into live memory: large ones as they are, small ones in parcels
+    data      small tensors in parcels; then large ones as they are, from live memory into live memory
     trailer   a digest for each tensor, taken by the donor while it sends
 
 The newcomer takes the same digests over its live objects after they were loaded.
@@ -22,8 +22,10 @@ from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.groups.local import LocalWork
 from everstep.worker.state.protected import Protected, as_bytes, check_equal, tensor_digest
 
+ALONE_BYTES = 64 << 10
+"""From here on a message of its own costs less than copying it into a parcel and out of it."""
 PARCEL_BYTES = 4 << 20
-WINDOW = 4
+WINDOW = 8
 """Parcels under way at a time."""
 
 
@@ -62,7 +64,7 @@ def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected)
         for name, tensor in zip(flat.names, flat.tensors, strict=True)
     ]
     send_bytes(group, to, msgspec.msgpack.encode(Header(version, values, specs)))
-    digests: list[bytes] = []
+    digests = [b""] * len(flat.tensors)
     under_way: deque[tuple[dist.Work, torch.Tensor]] = deque()
     sent = 0
     for parcel in _parcels([_size(tensor) for tensor in flat.tensors]):
@@ -70,7 +72,8 @@ def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected)
         data = as_bytes(tensors[0]) if len(tensors) == 1 else torch.cat([as_bytes(tensor) for tensor in tensors])
         if data.numel():
             under_way.append((group.send([data], to, 0), data))
-        digests += [tensor_digest(tensor) for tensor in tensors]
+        for index in parcel:
+            digests[index] = tensor_digest(flat.tensors[index])
         sent += data.numel()
         if len(under_way) > WINDOW:
             under_way.popleft()[0].wait()
@@ -154,14 +157,19 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def _parcels(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Neighbours together up to a parcel's size. The same on both sides, because the sizes are."""
+    """Which tensors travel together. The same on both sides, because the sizes are."""
     parcel: list[int] = []
     total = 0
     for index, size in enumerate(sizes):
-        if parcel and total + size > PARCEL_BYTES:
+        if size >= ALONE_BYTES:
+            continue
+        if total + size > PARCEL_BYTES:
             yield parcel
             parcel, total = [], 0
         parcel.append(index)
         total += size
     if parcel:
         yield parcel
+    for index, size in enumerate(sizes):
+        if size >= ALONE_BYTES:
+            yield [index]
