@@ -44,7 +44,7 @@ chaos: $(STAMP)  ## the explorer on its large scopes, one after the other; CHAOS
 	done
 
 bench: $(STAMP)  ## what detection, recovery and protection cost, one table each; takes long
-	@set -e; for name in core step steady detect recovery restore; do \
+	@set -e; for name in core step steady detect recovery restore sharded; do \
 		printf '\n=== bench.%s ===\n' "$$name"; \
 		$(BIN)/python -m bench.$$name; \
 	done

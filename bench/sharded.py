@@ -46,8 +46,8 @@ def recovery(repeat: int) -> None:
 
 def overhead(repeat: int) -> None:
     rounds = steady.measure(2, STEP_S, TURN_STEPS, repeat, "bench.spread:Small")
-    print(f"\n{'plain FSDP2':12} {'ms, median of a step':>27}   {'ratio to plain (95 %)':>25}")
-    print(f"ranks  steps {'plain':>9}{'+barrier':>9}{'everstep':>9}   {'barrier alone':>22}   {'everstep':>22}")
+    print("\nunder everstep and under plain FSDP2")
+    steady.print_head()
     steady.print_row(2, rounds, TURN_STEPS)
 
 
