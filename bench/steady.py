@@ -39,10 +39,10 @@ TURN = struct.Struct("<III")
 class Team:
     """The ranks that train in one way, and every process around them."""
 
-    def __init__(self, kind: str, ranks: int, listener: socket.socket, folder: Path) -> None:
+    def __init__(self, kind: str, ranks: int, work: str, listener: socket.socket, folder: Path) -> None:
         self.kind = kind
-        port = str(listener.getsockname()[1])
-        self.launched = [*_everstep(ranks, port, folder)] if kind == EVERSTEP else [*_plain(ranks, port)]
+        words = (str(listener.getsockname()[1]), work)
+        self.launched = [*_everstep(ranks, words, folder)] if kind == EVERSTEP else [*_plain(ranks, words)]
         self._ranks = sorted((_accept(listener) for _ in range(ranks)), key=lambda accepted: accepted[0])
         self._running = True
 
@@ -72,18 +72,18 @@ class Team:
             process.wait(WAIT_S)
 
 
-def _plain(ranks: int, port: str) -> Iterator[psutil.Popen]:
+def _plain(ranks: int, words: Sequence[str]) -> Iterator[psutil.Popen]:
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     env = {**os.environ, **store, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     for rank in range(ranks):
-        command = [sys.executable, "-m", "bench.turns", "plain", port]
+        command = [sys.executable, "-m", "bench.turns", "plain", *words]
         yield psutil.Popen(command, env={**env, "RANK": str(rank)})
 
 
-def _everstep(ranks: int, port: str, folder: Path) -> Iterator[psutil.Popen]:
+def _everstep(ranks: int, words: Sequence[str], folder: Path) -> Iterator[psutil.Popen]:
     command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", str(ranks), "--run-dir", str(folder / "run")]
     with (folder / "output").open("wb") as out:
-        yield psutil.Popen([*command, "-m", "bench.turns", "everstep", port], stdout=out, stderr=out)
+        yield psutil.Popen([*command, "-m", "bench.turns", "everstep", *words], stdout=out, stderr=out)
 
 
 def _accept(listener: socket.socket) -> tuple[int, socket.socket]:
@@ -103,12 +103,12 @@ def _receive(line: socket.socket, size: int) -> bytes:
 
 
 @contextmanager
-def teams(ranks: int) -> Iterator[tuple[Team, Team]]:
+def teams(ranks: int, work: str) -> Iterator[tuple[Team, Team]]:
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
-        plain = Team(PLAIN, ranks, listener, Path(folder))
+        plain = Team(PLAIN, ranks, work, listener, Path(folder))
         plain.be(running=False)
-        protected = Team(EVERSTEP, ranks, listener, Path(folder))
+        protected = Team(EVERSTEP, ranks, work, listener, Path(folder))
         time.sleep(1)  # its standby has been started and has come to rest
         protected.be(running=False)
         try:
@@ -130,9 +130,10 @@ class Round:
     everstep: float
 
 
-def measure(ranks: int, step_s: float, steps: int, repeat: int) -> list[Round]:
+def measure(ranks: int, step_s: float, steps: int, repeat: int, work: str = "bench.workload:Small") -> list[Round]:
+    """``work`` is ``module:name`` of a class like `Workload`."""
     found = []
-    with teams(ranks) as (plain, protected):
+    with teams(ranks, work) as (plain, protected):
         batch = calibrate(plain, step_s)
         for _ in range(repeat):
             times = {kind: (protected if kind == EVERSTEP else plain).turn(kind, steps, batch) for kind in KINDS}
@@ -145,6 +146,11 @@ def calibrate(team: Team, step_s: float) -> int:
     few, many = 8, 520
     low, high = (median(team.turn(PLAIN, 20, batch)) for batch in (few, many))
     return max(1, few + round((step_s - low) / max(1e-6, (high - low) / (many - few))))
+
+
+def print_head() -> None:
+    print(f"{'':12} {'ms, median of a step':>27}   {'ratio to plain (95 %)':>25}")
+    print(f"ranks  steps {'plain':>9}{'+barrier':>9}{'everstep':>9}   {'barrier alone':>22}   {'everstep':>22}")
 
 
 def print_row(ranks: int, rounds: Sequence[Round], steps: int) -> None:
@@ -165,8 +171,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=40, help="rounds in each row")
     parser.add_argument("--row", type=int, choices=range(len(ROWS)), action="append", help="only this one")
     options = parser.parse_args()
-    print(f"{'':12} {'ms, median of a step':>27}   {'ratio to plain (95 %)':>25}")
-    print(f"ranks  steps {'plain':>9}{'+barrier':>9}{'everstep':>9}   {'barrier alone':>22}   {'everstep':>22}")
+    print_head()
     for row in options.row or range(len(ROWS)):
         ranks, step_s, steps = ROWS[row]
         print_row(ranks, measure(ranks, step_s, steps, options.repeat), steps)

@@ -1,5 +1,6 @@
 """One rank of `bench.steady`: trains when it is told to, so many steps, and says how long each of them took."""
 
+import pkgutil
 import socket
 import struct
 import sys
@@ -13,8 +14,6 @@ import everstep
 from bench.steady import BARRIER, KINDS, TURN
 from bench.workload import Workload
 
-WIDTH, LAYERS = 256, 4
-
 
 def turns(line: socket.socket) -> Iterator[tuple[str, int, int]]:
     while len(order := line.recv(TURN.size, socket.MSG_WAITALL)) == TURN.size:
@@ -25,7 +24,7 @@ def turns(line: socket.socket) -> Iterator[tuple[str, int, int]]:
 def train(line: socket.socket, work: Workload, step: Callable[[str], None]) -> None:
     for kind, steps, batch in turns(line):
         if len(work.batch) != batch:
-            work.batch = torch.randn(batch, WIDTH)
+            work.batch = torch.randn(batch, work.batch.shape[1])
         times = []
         begin = time.perf_counter()
         for _ in range(steps):
@@ -37,11 +36,11 @@ def train(line: socket.socket, work: Workload, step: Callable[[str], None]) -> N
 
 
 def main() -> None:
-    how, port = sys.argv[1], int(sys.argv[2])
+    how, port, make = sys.argv[1], int(sys.argv[2]), pkgutil.resolve_name(sys.argv[3])
     job = everstep.init() if how == "everstep" else None
     if job is None:
         dist.init_process_group("gloo")
-    work = Workload(width=WIDTH, layers=LAYERS)
+    work = make()
     line = socket.create_connection(("127.0.0.1", port))
     line.sendall(bytes([dist.get_rank()]))
     if job is None:

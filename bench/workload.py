@@ -31,3 +31,10 @@ class Workload:
     def step(self) -> None:
         self.backward()
         self.update()
+
+
+class Small(Workload):
+    """For steps of some milliseconds, whose batch decides how many."""
+
+    def __init__(self) -> None:
+        super().__init__(width=256, layers=4)

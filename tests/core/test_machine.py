@@ -501,7 +501,8 @@ def test_a_lost_replica_set_falls_back_to_the_newest_complete_memory_checkpoint(
     restores = job.commands(Restore).values()
     assert len(restores) == 4
     assert set(restores) == {Restore(job.generation, Step(20), None, checkpoint(20))}
-    assert "no live replica holds shards [1] any more: all load step 20 from the newest memory checkpoint" in job.notes
+    lost = "no live replica holds shards [1] any more, which ranks [1, 3] had"
+    assert f"{lost}: all load step 20 from the newest memory checkpoint" in job.notes
 
 
 def test_else_to_the_newest_persistent_one() -> None:
@@ -515,7 +516,7 @@ def test_else_to_the_newest_persistent_one() -> None:
 def test_else_the_job_fails_and_says_what_is_lost() -> None:
     job = lose_a_shard(two_by_two())
     job.run()
-    job.failed_because("no live replica holds shards [1] any more and there is no checkpoint; rank 3")
+    job.failed_because("no live replica holds shards [1] any more, which ranks [1, 3] had, and there is no checkpoint")
 
 
 def test_a_failure_while_a_checkpoint_is_loaded_begins_the_load_again() -> None:

@@ -36,6 +36,17 @@ def test_the_gpt_learns_and_all_ranks_end_on_one_hash(start: Start) -> None:
     assert last < first
 
 
+@pytest.mark.parametrize(("script", "steps"), [("hsdp.py", 60), ("tensor_parallel.py", 100)])
+def test_sharded_models_learn_on_through_the_loss_of_a_whole_row(start: Start, script: str, steps: int) -> None:
+    faults = [word for rank in (2, 3) for word in ("--chaos", f"kill rank={rank} step=30 phase=backward")]
+    run = start("--nproc", "4", "--standby", "1", *faults, str(EXAMPLES / script))
+    assert run.wait() == 0, run.text()
+    losses = [float(loss) for loss in re.findall(r"\[rank 0\] step \d+: loss ([\d.]+)", run.text())]
+    assert len(losses) == steps // 10
+    assert losses[-1] < losses[0]
+    assert {record.decision for record in read_recoveries(run.dir / "recoveries.jsonl")} == {"redo"}
+
+
 def test_the_steps_run_without_torch(start: Start) -> None:
     run = start("--nproc", "2", str(EXAMPLES / "steps.py"))
     assert run.wait() == 0, run.text()

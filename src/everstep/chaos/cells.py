@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement, product
 from typing import Generic, TypeVar
 
 from everstep.chaos.exact.recipe import Recipe
-from everstep.chaos.exact.variants import VARIANTS
+from everstep.chaos.exact.variants import RECIPES, SINGLE, worlds
 from everstep.chaos.trial import Trial
 
 T = TypeVar("T")
@@ -37,14 +37,15 @@ WHO = {"n": "newcomer", "s": "survivor rank 0", "o": "another survivor"}
 STEPS = ("first", "middle", "last")
 RANKS = ("rank 0", "another rank")
 STANDBYS = (0, 1, 2)
-WORLDS = (2, 3, 4)
+RELATIONS = ("same row", "same column", "another row and column", "whole row")
+"""Of two that die, on a mesh whose rows are replicas of each other."""
 
 Cell = tuple[str, ...]
 """The first word is the part of the matrix."""
 
 
-def parts() -> dict[str, list[Cell]]:
-    """The whole matrix."""
+def parts(names: Sequence[str]) -> dict[str, list[Cell]]:
+    """The whole matrix, of these variants."""
     spare = ("standby", "no standby")
     pairs = combinations_with_replacement(PLACES, 2)
     return {
@@ -60,8 +61,14 @@ def parts() -> dict[str, list[Cell]]:
         "hang": [("hang", *cell) for cell in product(PLACES, RANKS)],
         "some passed": [("some passed", *cell) for cell in product(STEPS, RANKS)],
         "any time": [("any time", rank) for rank in RANKS],
-        "variant": [("variant", name, str(world)) for name, world in product(VARIANTS, WORLDS)],
+        "in a mesh": [("in a mesh", *cell) for cell in product(PLACES, RELATIONS) if any(map(_has_rows, names))],
+        "no replica": [("no replica", *cell) for cell in product((n for n in names if n in SINGLE), PLACES)],
+        "variant": [("variant", name, str(world)) for name in names for world in worlds(name)],
     }
+
+
+def _has_rows(name: str) -> bool:
+    return RECIPES[name].sharded and RECIPES[name].replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,11 @@ class Planned:
     trial: Trial
     cells: tuple[tuple[Cell, frozenset[int]], ...]
     """A cell was walked through if all of these faults have struck."""
+
+    @property
+    def survives(self) -> bool:
+        """A replica of each piece is left, whatever strikes."""
+        return self.variant not in SINGLE
 
     def struck(self, faults: frozenset[int]) -> Iterator[Cell]:
         yield ("variant", self.variant, str(self.trial.ranks))
@@ -96,11 +108,11 @@ class _Deck(Generic[T]):
 class Plan:
     """The trials of a seed, without an end."""
 
-    def __init__(self, seed: int, *, steps: int = Recipe().steps) -> None:
+    def __init__(self, seed: int, names: Sequence[str] = tuple(RECIPES), *, steps: int = Recipe().steps) -> None:
         self._dice = random.Random(seed)
         self._steps = {"first": 0, "middle": steps // 2, "last": steps - 1}
-        matrix = parts()
-        self._kinds = _Deck(self._dice, [kind for kind, count in _MIX.items() for _ in range(count)])
+        matrix = parts(names)
+        self._kinds = {rows: _Deck(self._dice, _kinds(rows)) for rows in (False, True)}
         self._decks = {kind: _Deck(self._dice, cells) for kind, cells in matrix.items()}
         self._spare = _Deck(self._dice, STANDBYS)
 
@@ -112,12 +124,17 @@ class Plan:
 
     def _next(self, number: int) -> Planned:
         _, variant, world = self._decks["variant"].deal()
-        draft = _Draft(self._dice, int(world), self._spare.deal(), self._steps)
-        # Something in each part of the run: what follows meets what a recovery has left.
-        for step in STEPS:
-            kind = self._kinds.deal()
-            draft.add(kind, self._decks[kind].deal(), step)
-        trial = Trial(VARIANTS[variant], int(world), draft.standbys, tuple(draft.faults))
+        ranks, recipe = int(world), RECIPES[variant]
+        draft = _Draft(self._dice, recipe, ranks, self._spare.deal(), self._steps)
+        if variant in SINGLE:
+            _, _, place = self._decks["no replica"].deal()
+            draft.lose(("no replica", variant, place))
+        else:
+            # Something in each part of the run: what follows meets what a recovery has left.
+            for step in STEPS:
+                kind = self._kinds[_has_rows(variant)].deal()
+                draft.add(kind, self._decks[kind].deal(), step)
+        trial = Trial(recipe, ranks, draft.standbys, tuple(draft.faults))
         return Planned(number, variant, trial, tuple(draft.cells))
 
 
@@ -125,17 +142,25 @@ _MIX = {"one kill": 10, "two kills": 6, "in a recovery": 6, "some passed": 2, "a
 """How often each part is drawn: a stop or a hang takes seconds to be seen."""
 
 
+def _kinds(rows: bool) -> list[str]:
+    mix = {**_MIX, "in a mesh": 12} if rows else _MIX
+    return [kind for kind, count in mix.items() for _ in range(count)]
+
+
 class _Draft:
     """Faults of one run, as cells are added to it."""
 
-    def __init__(self, dice: random.Random, ranks: int, standbys: int, steps: dict[str, int]) -> None:
+    def __init__(self, dice: random.Random, recipe: Recipe, ranks: int, standbys: int, steps: dict[str, int]) -> None:
         self._dice, self._ranks, self._steps = dice, ranks, steps
+        self._row, self._private = recipe.row(ranks), recipe.private
         self.standbys = standbys
         self.faults: list[str] = []
         self.cells: list[tuple[Cell, frozenset[int]]] = []
 
     def add(self, kind: str, cell: Cell, where: str) -> None:
         step = self._steps[where]
+        if kind == "hang" and where == "first":
+            return  # the first steps of a process may take two minutes
         if kind == "one kill":
             # The deck says the rank; step and standby are those of this run.
             rank = self._rank(cell[3])
@@ -143,6 +168,8 @@ class _Draft:
             self._slow_somebody(rank, step)
         elif kind == "two kills":
             self._two(cell, step)
+        elif kind == "in a mesh":
+            self._in_mesh(cell[1], cell[2], where)
         elif kind == "in a recovery":
             self._in_recovery(cell, step)
         elif kind == "some passed":
@@ -161,19 +188,51 @@ class _Draft:
     def _two(self, cell: Cell, step: int) -> None:
         _, one, two, ranks = cell
         first = self._dice.randrange(self._ranks)
-        second = first if ranks == "one rank" else self._other(first)
-        if self._ranks == 2:  # somebody has to be left
-            second, ranks = first, "one rank"
+        others = self._others(first)
+        if ranks == "two ranks" and not others:  # somebody has to be left
+            ranks = "one rank"
+        second = first if ranks == "one rank" else self._dice.choice(others)
         # A second kill of one rank strikes its replacement, in the step done again or in the next one.
         later = step + (ranks == "one rank" and one.startswith("optimizer") and step < max(self._steps.values()))
         self._note(("two kills", one, two, ranks), self._kill(first, step, one), self._kill(second, later, two))
 
+    def _in_mesh(self, place: str, relation: str, where: str) -> None:
+        step, last = self._steps[where], max(self._steps.values())
+        first = self._dice.randrange(self._ranks)
+        if relation == "whole row":
+            row = first - first % self._row
+            kills = [self._kill(rank, step, place) for rank in range(row, row + self._row)]
+            self._note(("in a mesh", place, relation), *kills)
+            return
+        later = step
+        others = [rank for rank in range(self._ranks) if self._relation(first, rank) == relation]
+        if not set(others) & set(self._others(first)):
+            # The two hold the only copies: the second can die when the first was restored, two steps on to be sure.
+            if where != "first":
+                return
+            later = min(step + 2, last)
+        second = self._dice.choice(others)
+        two = self._kill(second, later, self._dice.choice(list(PLACES)))
+        self._note(("in a mesh", place, relation), self._kill(first, step, place), two)
+
+    def _relation(self, one: int, other: int) -> str:
+        if one == other:
+            return "same"
+        if one // self._row == other // self._row:
+            return "same row"
+        return "same column" if one % self._row == other % self._row else "another row and column"
+
+    def lose(self, cell: Cell) -> None:
+        """The one rank that has its piece."""
+        self._note(cell, self._kill(self._dice.randrange(self._ranks), self._steps["middle"], cell[2]))
+
     def _in_recovery(self, cell: Cell, step: int) -> None:
         _, phase, who, _ = cell
-        if who != "newcomer" and self._ranks == 2:
-            return  # nobody would be left who holds the state
         survivor = 0 if who == WHO["s"] else self._other(0)
-        victim = survivor if who == "newcomer" else self._other(survivor)
+        others = self._others(survivor)
+        if who != "newcomer" and not others:
+            return  # nobody would be left who holds the state
+        victim = survivor if who == "newcomer" else self._dice.choice(others)
         # Before the barrier, so that the step of the recovery is known. A newcomer has no step until it is filled.
         begin = self._kill(victim, step, self._dice.choice(("forward", "backward", "barrier before")))
         where = "" if who == "newcomer" and phase in ("script", "reset") else f" step={step}"
@@ -201,6 +260,17 @@ class _Draft:
 
     def _other(self, rank: int) -> int:
         return self._dice.choice([other for other in range(self._ranks) if other != rank])
+
+    def _others(self, rank: int) -> list[int]:
+        """Who may die at the same time: each piece of the state, and each copy of private state, stays alive."""
+        rows, column = self._ranks // self._row, range(rank % self._row, self._ranks, self._row)
+        copies = [1, rows - 1] if self._private else []
+        return [
+            other
+            for other in range(self._ranks)
+            if other != rank
+            and (other not in column or (rows > 2 and (other - rank) // self._row % rows not in copies))
+        ]
 
     def _kill(self, rank: int, step: int, place: str) -> int:
         return self._fault(f"kill rank={rank} step={step} {PLACES[place]}")

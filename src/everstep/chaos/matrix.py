@@ -2,9 +2,11 @@
 
 \b
     python -m everstep.chaos.matrix --minutes 60 --seed 7
+    python -m everstep.chaos.matrix --minutes 60 --variants hsdp,tp-dp
     python -m everstep.chaos.matrix --seed 7 --only 42
 
-The trials are the same for a seed, in the same order. What fails is kept, with the command that repeats it.
+The trials are the same for a seed and a choice of variants, in the same order. What fails is kept, with the command
+that repeats it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 import click
 
 from everstep.chaos.cells import Cell, Plan, Planned, parts
+from everstep.chaos.exact.variants import chosen
 from everstep.chaos.trial import Ended, clean, run
 
 SHOWN = 12
@@ -32,6 +35,7 @@ SHOWN = 12
 class Coverage:
     """What was walked through so far."""
 
+    variants: list[str]
     runs: int = 0
     strikes: int = 0
     recoveries: int = 0
@@ -50,7 +54,7 @@ class Coverage:
     def lines(self) -> Iterator[str]:
         counts = f"{self.strikes} faults struck, {self.recoveries} recoveries"
         yield f"{self.runs} runs, {counts}, {len(self.failures)} failures"
-        for part, cells in parts().items():
+        for part, cells in parts(self.variants).items():
             missed = [cell for cell in cells if not self.cells[cell]]
             yield f"  {part:14} {len(cells) - len(missed):4} of {len(cells):3} cells"
             yield from (f"{'':17} not: {', '.join(cell[1:])}" for cell in missed[:SHOWN])
@@ -61,9 +65,11 @@ class Coverage:
 class Matrix:
     """Runs the trials of a seed, some at a time, and tells of each."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
-        self.seed, self.folder = seed, folder
-        self.coverage = Coverage()
+    def __init__(self, seed: int, variants: str, folder: Path) -> None:
+        self.folder = folder
+        self.names = chosen(variants)
+        self.coverage = Coverage(self.names)
+        self._again = f"--seed {seed}" + (f" --variants {variants}" if variants else "")
 
     def run(self, trials: Iterable[Planned], jobs: int, until_s: float) -> None:
         """Until the time is over; what runs then is still awaited."""
@@ -85,7 +91,7 @@ class Matrix:
         wanted = clean(planned.trial, self.folder / "clean")
         begin = time.monotonic()
         ended = run(planned.trial, folder)
-        wrong = ended.against(wanted)
+        wrong = ended.against(wanted) if planned.survives else ended.without_replica()
         self.coverage.add(planned, ended, wrong)
         struck = f"{len(ended.struck)} of {len(planned.trial.faults)} faults"
         who = f"{planned.variant} on {planned.trial.ranks}"
@@ -95,7 +101,7 @@ class Matrix:
             shutil.rmtree(folder)
             return
         lines = [f"{head}: FAILED", *(f"    {sentence}" for sentence in wrong[:SHOWN])]
-        lines.append(f"    again: python -m everstep.chaos.matrix --seed {self.seed} --only {planned.number}")
+        lines.append(f"    again: python -m everstep.chaos.matrix {self._again} --only {planned.number}")
         lines += [f"    by hand: {planned.trial}", f"    kept: {folder}"]
         click.echo("\n".join(lines))
 
@@ -103,13 +109,17 @@ class Matrix:
 @click.command(help=__doc__)
 @click.option("--minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Then no more begins.")
 @click.option("--seed", default=0, show_default=True, help="Of the order.")
+@click.option("--variants", default="", help="Those that begin so, with commas between: hsdp,tp-dp. All without it.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Trials at a time.")
 @click.option("--only", type=click.IntRange(min=0), help="This trial of the seed alone.")
 @click.option("--times", type=click.IntRange(min=1), default=1, help="With --only: how often.", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where it works.")
-def main(minutes: float, seed: int, jobs: int, only: int | None, times: int, out: Path) -> None:
-    matrix = Matrix(seed, out.absolute() / f"chaos-{seed}")
-    trials: Iterator[Planned] = iter(Plan(seed))
+def main(minutes: float, seed: int, variants: str, jobs: int, only: int | None, times: int, out: Path) -> None:
+    try:
+        matrix = Matrix(seed, variants, out.absolute() / f"chaos-{seed}")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--variants") from None
+    trials: Iterator[Planned] = iter(Plan(seed, matrix.names))
     until_s = time.monotonic() + 60 * minutes
     if only is not None:
         trials, jobs, until_s = itertools.repeat(next(itertools.islice(trials, only, None)), times), 1, float("inf")

@@ -83,6 +83,12 @@ class Ended:
             return [f"exit code {self.code}: {self.text.strip().splitlines()[-1] if self.text else ''}"]
         return differences(clean, self.outcome)
 
+    def without_replica(self) -> list[str]:
+        """What is wrong with it if what it lost was nowhere else: it has to end, and to say so."""
+        if self.code == 1 and "no live replica" in self.text:
+            return []
+        return [f"exit code {self.code} after the loss of a piece that has no replica"]
+
 
 def run(trial: Trial, folder: Path) -> Ended:
     """In an empty folder, which keeps the run directory, the records and the output."""

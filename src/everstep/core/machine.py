@@ -525,9 +525,11 @@ class Machine(JobState):
     def _fall_back(self, missing: list[int]) -> None:
         """The ladder: no replica holds these pieces, so all load one checkpoint."""
         found = self.checkpoints.newest()
-        lost = f"no live replica holds shards {missing} any more"
+        owners = sorted(rank for rank, at in self.members.coordinates.items() if at.shard in missing)
+        lost = f"no live replica holds shards {missing} any more, which ranks {owners} had"
         if found is None:
-            self._end(EXIT_FAILED, f"{lost} and there is no checkpoint; {self.last_failure}")
+            advice = "a mesh with a dimension of replicas keeps each shard more than once"
+            self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint: {advice}; {self.last_failure}")
             return
         self.source, tier = found
         self.over = False

@@ -196,6 +196,7 @@ def _check(ddp: DistributedDataParallel, name: str) -> None:
         "mixed_precision": ddp.mixed_precision is not None,
         "delay_all_reduce_named_params": bool(ddp._delay_all_reduce_params),
         "the Python reducer": bool(ddp._use_python_reducer),
+        "a device_mesh inside a larger one (use replicate() there)": _has_lost_its_parameters(ddp),
         "a built-in communication hook": not ddp._comm_hooks and bool(_logged(ddp, "comm_hook")),
     }
     for option, used in unsupported.items():
@@ -205,6 +206,12 @@ def _check(ddp: DistributedDataParallel, name: str) -> None:
         raise ConfigError(
             f"{name}: an optimizer inside Backward updates before the barrier; call optimizer.step() instead"
         )
+
+
+def _has_lost_its_parameters(ddp: DistributedDataParallel) -> bool:
+    """Between two Forwards DDP takes tensor-parallel parameters out of their modules, so nobody can protect them."""
+    mesh = getattr(ddp, "device_mesh", None)
+    return mesh is not None and mesh._get_root_mesh() != mesh
 
 
 def _logged(ddp: DistributedDataParallel, key: str) -> Any:

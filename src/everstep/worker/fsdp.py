@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 
 class ShardedModules:
@@ -28,8 +29,18 @@ class ShardedModules:
             state = module._get_fsdp_state()
             for group in state._fsdp_param_groups:
                 group._all_gather_result = None  # its work has failed, and to wait for it would raise
+                for parameter in group.fsdp_params:
+                    _drop_gradients(parameter)
             state._comm_ctx.reduce_scatter_states.clear()
         for module in self._modules:
             if module._get_fsdp_state()._is_root:
                 module.reset_iter_state()
         self.reshard()
+
+
+def _drop_gradients(parameter: FSDPParam) -> None:
+    """Of the unsharded parameter: those that were not reduced yet. `reset_iter_state` keeps them, and the next Backward
+    would add to them."""
+    parameter.unsharded_accumulated_grad = None
+    if hasattr(parameter, "_unsharded_param"):  # from its first Forward on
+        parameter._unsharded_param.grad = None

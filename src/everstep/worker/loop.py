@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -190,9 +190,11 @@ class ProtectedLoop:
         if self._stage is Stage.WORKING:
             self._enter_or_unwind()
         elif self._stage in (Stage.BETWEEN, Stage.UPDATING):
+            several = len(self._protection.state.optimizers) > 1 and self._stage is Stage.UPDATING
             raise RuleError(
                 f"{operation} {self._stage.value}: all communication of a protected step happens inside `with step:` "
                 "and before optimizer.step(), because from there on each device has to be able to finish alone"
+                + ("; with several optimizers: all backward() first, then all step()" if several else "")
             )
 
     def safe_point(self) -> None:
@@ -238,8 +240,10 @@ class ProtectedLoop:
         for part in self._protection.state.optimizers:
             self._hooks.append(part.optimizer.register_step_pre_hook(self._before_update))
         for root in self._protection.state.modules:
-            self._hooks.append(root.module.register_forward_pre_hook(lambda *_: self.forward()))
-            self._hooks.append(root.module.register_forward_hook(self._after_forward))
+            # A module that was compiled in place has its hooks compiled too: ours stay out of that.
+            own: Any = torch.compiler.disable if _is_compiled(root.module) else lambda hook: hook
+            self._hooks.append(root.module.register_forward_pre_hook(own(lambda *_: self.forward())))
+            self._hooks.append(root.module.register_forward_hook(own(self._after_forward)))
             for inner in _boundaries(root.module):
                 self._hooks.append(inner.register_forward_pre_hook(lambda *_: self.safe_point()))
 
@@ -290,10 +294,15 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
     return next((tensor for tensor in found if tensor is not None and tensor.requires_grad), None)
 
 
-def _boundaries(module: torch.nn.Module) -> list[torch.nn.Module]:
+def _boundaries(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Modules worth a look for a Stop: those that are made of others, but for what a compiler has swallowed."""
-    return [
-        inner
-        for inner in module.modules()
-        if inner is not module and any(True for _ in inner.children()) and not hasattr(module, "_orig_mod")
-    ]
+    if not _is_compiled(module):
+        for inner in module.children():
+            if not _is_compiled(inner) and any(True for _ in inner.children()):
+                yield inner
+                yield from _boundaries(inner)
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """By `torch.compile(module)` or `module.compile()`."""
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

@@ -1,12 +1,13 @@
-"""State that each rank has for itself: no replica could give it back, so the next rank keeps a copy.
+"""State that each rank has for itself: nobody else's is equal to it, so the next replica of its shard keeps a copy.
 
 Carried random streams, a stateful loader, what the script names so. Before a step is READY each rank sends its own to
-the next one; so COMMITTED(i) means that every rank's state after step i exists twice.
+the next replica; so COMMITTED(i) means that every rank's state after step i exists twice. A shard without replicas
+could not be restored anyway, so nobody keeps a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from everstep.errors import RuleError, StateError
-from everstep.types import Step
+from everstep.types import Coordinate, Step
 from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.state.parts import Part, part_of
 from everstep.worker.state.protected import as_bytes
@@ -35,6 +36,8 @@ class Private:
         self.parts: list[Part] = [part_of(name, thing) for name, thing in things.items()]
         self.missing = False
         """This rank is new and has not got back what its predecessor had."""
+        self._after: list[int] = []
+        self._before: list[int] = []
         self._held: dict[Step, bytes] = {}
         self._given = b""
 
@@ -45,15 +48,24 @@ class Private:
         """Its tensors that exist at any time; they may be part of the protected state too."""
         return [tensor for part in self.parts for tensor in part.places().values()]
 
+    def arrange(self, coordinates: Sequence[Coordinate]) -> None:
+        """The replicas of each shard in a ring."""
+        rings: dict[int, list[int]] = {}
+        for rank, at in enumerate(coordinates):
+            rings.setdefault(at.shard, []).append(rank)
+        self._after, self._before = [*range(len(coordinates))], [*range(len(coordinates))]
+        for ring in rings.values():
+            for rank, following in zip(ring, (*ring[1:], ring[0]), strict=True):
+                self._after[rank], self._before[following] = following, rank
+
     def exchange(self, group: dist.ProcessGroup, version: Step) -> None:
-        """Give the next rank what this one has for this version; keep what the one before gives."""
-        rank, size = group.rank(), group.size()
-        if not self.parts or size == 1:
+        """Give the next replica what this one has for this version; keep what the one before gives."""
+        after, before = self._after[group.rank()], self._before[group.rank()]
+        if not self.parts or after == group.rank():
             return
         image = self._given = self._image()
         sizes = torch.tensor([len(image)])
         theirs = torch.zeros(1, dtype=torch.int64)
-        after, before = (rank + 1) % size, (rank - 1) % size
         works = [group.send([sizes], after, 0), group.recv([theirs], before, 0)]
         for work in works:
             work.wait()
@@ -71,20 +83,19 @@ class Private:
             return
         names = ", ".join(part.name for part in self.parts)
         raise RuleError(
-            f"private state ({names}) was changed behind the barrier of its step, so its only copy, on the next rank, "
+            f"private state ({names}) was changed behind the barrier of its step, so its only copy, on another rank, "
             "is old: change it before optimizer.step(), or between two steps; what all ranks have alike is extra="
         )
 
     def give_back(self, group: dist.ProcessGroup, version: Step, missing: list[int]) -> None:
-        """After a recovery: each rank that lacks its own gets it from the next one."""
-        rank, size = group.rank(), group.size()
+        """After a recovery: each rank that lacks its own gets it from the next replica."""
+        rank = group.rank()
         for lost in missing:
-            keeper = (lost + 1) % size
-            if keeper in missing and rank == lost:
-                raise StateError(
-                    f"the private state of rank {lost} ({', '.join(part.name for part in self.parts)}) was lost "
-                    f"together with its only copy, on rank {keeper}"
-                )
+            keeper = self._after[lost]
+            if keeper in missing:
+                if rank == lost:
+                    self._take(b"", version)
+                continue
             if rank == keeper:
                 send_bytes(group, lost, self._held.get(version, b""))
             elif rank == lost:
@@ -104,7 +115,10 @@ class Private:
 
     def _take(self, data: bytes, version: Step) -> None:
         if not data:
-            raise StateError(f"the next rank has no copy of this rank's private state at step {version}")
+            raise StateError(
+                f"the private state of this rank ({', '.join(part.name for part in self.parts)}) at step {version} was "
+                "lost together with its only copy, on the next replica"
+            )
         image = msgspec.msgpack.decode(data, type=_Image)
         tensors = [
             torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)

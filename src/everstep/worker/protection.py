@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.distributed.tensor import DTensor
 
 from everstep.errors import ConfigError, RuleError, StateError
 from everstep.types import Coordinate, Rank, Step
@@ -21,8 +22,10 @@ from everstep.worker.groups.exchange import broadcast_bytes, gather_bytes
 from everstep.worker.groups.world import World
 from everstep.worker.private import Private
 from everstep.worker.rng import CarriedStreams, streams
+from everstep.worker.state.parts import OptimizerPart
 from everstep.worker.state.protected import Protected, difference, digest, named, tensor_digest
 from everstep.worker.state.shadow import Shadow
+from everstep.worker.state.sharded import local
 from everstep.worker.state.transfer import receive, send
 from everstep.worker.state.tree import decode
 
@@ -30,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _REFUSED = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer", "DistributedOptimizer", "LBFGS")
 """Optimizers that communicate in step(), or evaluate the model several times in it."""
+
+_REFUSED_ON_SHARDS = ("Muon",)
+"""Optimizers that communicate in step() if their parameters are sharded."""
 
 COMPARED_STEP = 1
 """In this step of the job it is looked whether the one before has left all replicas equal."""
@@ -72,11 +78,7 @@ class Protection:
         if not self.state.modules or not self.state.optimizers:
             raise ConfigError("protect() needs a model=torch.nn.Module and an optimizer=torch.optim.Optimizer")
         for part in self.state.optimizers:
-            if type(part.optimizer).__name__ in _REFUSED:
-                raise ConfigError(
-                    f"{part.name} is a {type(part.optimizer).__name__}: it communicates or computes again inside "
-                    "step(), so a step could not be finished by each device alone; use another optimizer"
-                )
+            _check(part)
         self._own = self.state.parts[-1]
         """The facts: what everstep itself tells a newcomer."""
         self.streams = streams(rng, torch.initial_seed())
@@ -111,6 +113,7 @@ class Protection:
             [int.from_bytes(data, "little") for data in gather_bytes(group, size.to_bytes(8, "little"))]
         )
         self._compare("at protect()")
+        self.private.arrange(self.coordinates)
         self.private.exchange(group, Step(0))
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
         if unshared and self.rank == 0:
@@ -152,18 +155,25 @@ class Protection:
     def _report_replicas(self, sizes: list[int]) -> None:
         """What no replica can give back, in one line."""
         replicas = Counter(at.shard for at in self.coordinates)
-        once = sum(size for at, size in zip(self.coordinates, sizes, strict=True) if replicas[at.shard] == 1)
-        if once and self.rank == 0 and len(self.coordinates) > 1:
-            every = sum(size for at, size in zip(self.coordinates, sizes, strict=True) if at.replicate == 0)
-            log.warning(
-                "everstep: %.3g of %.3g GB of the state exist once and have no replica: they rely on checkpoints",
-                once / 1e9,
-                every / 1e9,
-            )
+        alone = [rank for rank, at in enumerate(self.coordinates) if replicas[at.shard] == 1]
+        if not alone or self.rank or len(sizes) == 1:
+            return
+        once = sum(sizes[rank] for rank in alone)
+        every = sum(size for at, size in zip(self.coordinates, sizes, strict=True) if at.replicate == 0)
+        unit, scale = next((unit, scale) for unit, scale in _UNITS if every >= scale or scale == 1)
+        log.warning(
+            "everstep: %.3g of %.3g %s have no replica, on ranks %s: without a checkpoint the loss of one of them ends "
+            "the job; a mesh with a dimension of replicas keeps each shard more than once",
+            once / scale,
+            every / scale,
+            unit,
+            ", ".join(map(str, alone)),
+        )
 
     def join(self, reference: list[str], coordinates: list[Coordinate]) -> None:
         """A newcomer: what it built has to be what the job runs."""
         self.coordinates = coordinates
+        self.private.arrange(coordinates)
         if reference and reference != self.layout:
             raise StateError(f"this replacement built something else: {difference(self.layout, reference)}")
         self.private.missing = bool(self.private)
@@ -186,7 +196,7 @@ class Protection:
         self._kept_gradients = self._parameters[0].grad is not None
         if self._steps and self._steps <= CHECKED_STEPS:
             for parameter in self._parameters:
-                if parameter.grad is not None and bool(torch.count_nonzero(parameter.grad)):
+                if parameter.grad is not None and bool(torch.count_nonzero(local(parameter.grad))):
                     raise RuleError(
                         "gradients were carried from one step into the next: a replacement would not have them; call "
                         "optimizer.zero_grad() inside each step, and accumulate inside one step"
@@ -272,6 +282,22 @@ class Protection:
         take_layouts(self.buckets, msgspec.msgpack.decode(told))
 
 
+def _check(part: OptimizerPart) -> None:
+    """Refuse an optimizer that communicates in its step."""
+    name = type(part.optimizer).__name__
+    if name in _REFUSED:
+        raise ConfigError(
+            f"{part.name} is a {name}: it communicates or computes again inside step(), so a step could not be "
+            "finished by each device alone; use another optimizer"
+        )
+    sharded = any(isinstance(parameter, DTensor) for parameter in part.parameters())
+    if sharded and name in _REFUSED_ON_SHARDS:
+        raise ConfigError(
+            f"{part.name} is a {name} of sharded parameters: its step() needs whole matrices and gathers them, so a "
+            "step could not be finished by each device alone; use another optimizer, or one replica on each device"
+        )
+
+
 def _coordinates(pieces: list[bytes]) -> list[Coordinate]:
     """Ranks with the same pieces are replicas of each other; pieces are counted as they come up."""
     shards: dict[bytes, int] = {}
@@ -283,6 +309,7 @@ def _coordinates(pieces: list[bytes]) -> list[Coordinate]:
     return found
 
 
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1))
 _GREETING_BYTES = 64
 
 

@@ -31,7 +31,7 @@ def protected(recipe: Recipe, out: Path) -> None:
     training, recorder = Training(recipe, job.rank), Recorder(out, job.rank)
     job.protect(
         model=training.model,
-        optimizer=training.optimizer,
+        optimizer=training.optimizers if recipe.second else training.optimizers[0],
         scheduler=training.scheduler,
         scaler=training.scaler,
         extra=training.extra,

@@ -9,7 +9,11 @@ from typing import Any, Self
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model": ("mlp", "conv", "gpt"),
-    "optimizer": ("sgd", "adamw", "adafactor"),
+    "parallel": ("ddp", "fsdp", "hsdp", "tp", "tp-dp"),
+    "optimizer": ("sgd", "adamw", "adafactor", "counting"),
+    "kernel": ("", "foreach", "fused"),
+    "reshard": ("", "on", "off"),
+    "compile": ("", "whole", "blocks"),
     "scheduler": ("", "onecycle"),
     "scaler": ("", "bf16", "fp16"),
     "ema": ("", "module", "dict"),
@@ -43,6 +47,25 @@ class Recipe:
     backwards: bool = False
     """Layers are used in another order than they were made."""
     rng: str = "step"
+    parallel: str = "ddp"
+    """How it is spread: shards over all ranks (fsdp, tp), or shards that have replicas (hsdp, tp-dp)."""
+    shards: int = 2
+    """With ``hsdp`` and ``tp-dp``: into how many pieces a replica is cut; the ranks are so many times some rows."""
+    mixed: bool = False
+    """Of FSDP: computes in bfloat16, reduces and updates in float32."""
+    reshard: str = ""
+    """Of FSDP: whether parameters are gathered again for Backward."""
+    meta: bool = False
+    """The model is made without memory, sharded, and filled then."""
+    recompute: bool = False
+    """Activations are not kept, but computed again in Backward."""
+    compile: str = ""
+    kernel: str = ""
+    """Of the optimizer."""
+    groups: bool = False
+    """Two parameter groups: biases and norms without weight decay."""
+    second: bool = False
+    """A second optimizer has the last layers; both update after all communication."""
     swallow: bool = False
     """The script catches RuntimeError around Backward and goes on."""
     steps: int = 8
@@ -55,6 +78,34 @@ class Recipe:
             raise ValueError("find_unused: of the MLP only, and never with static_graph")
         if self.no_sync and self.accumulate < 2:
             raise ValueError("no_sync: with accumulate only")
+        if self.parallel in ("tp", "tp-dp") and self.model != "mlp":
+            raise ValueError(f"parallel={self.parallel!r}: of the MLP only")
+        if self.sharded and (self.optimizer == "adafactor" or self.ema == "module" or self.model == "conv"):
+            raise ValueError(f"parallel={self.parallel!r}: neither Adafactor, nor an AveragedModel, nor the conv net")
+        if not self.fully_sharded and (self.mixed or self.reshard or self.meta):
+            raise ValueError("mixed, reshard, meta: of fsdp and hsdp only")
+
+    @property
+    def sharded(self) -> bool:
+        return self.parallel != "ddp"
+
+    @property
+    def fully_sharded(self) -> bool:
+        return self.parallel in ("fsdp", "hsdp")
+
+    @property
+    def replicated(self) -> bool:
+        """Each piece of the state exists more than once."""
+        return self.parallel in ("ddp", "hsdp", "tp-dp")
+
+    @property
+    def private(self) -> bool:
+        """Each rank has state of its own, of which the next replica has the only copy."""
+        return self.rng == "carry" or self.no_broadcast_buffers
+
+    def row(self, ranks: int) -> int:
+        """How many ranks hold one replica of the state: those of a row of the mesh."""
+        return {"ddp": 1, "fsdp": ranks, "tp": ranks}.get(self.parallel, self.shards)
 
     def words(self) -> tuple[str, ...]:
         """What `parse` reads."""

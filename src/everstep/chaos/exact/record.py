@@ -36,6 +36,8 @@ def _feed(digest: Any, state: Any) -> None:
             digest.update(repr(key).encode())
             _feed(digest, state[key])
         return
+    if hasattr(state, "to_local"):
+        state = state.to_local()  # this rank's piece of a sharded tensor
     digest.update(type(state).__name__.encode())
     if hasattr(state, "untyped_storage"):
         dense = state.detach().cpu().contiguous()

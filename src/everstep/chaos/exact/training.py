@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from everstep.chaos.exact.models import MLP, ConvNet, SmallGPT, data, loss_of
+from everstep.chaos.exact import optimizers
+from everstep.chaos.exact.models import data, loss_of
+from everstep.chaos.exact.optimizers import LEARNING_RATE
+from everstep.chaos.exact.parallel import spread
 from everstep.chaos.exact.recipe import Recipe
 
 SEED = 1000
-LEARNING_RATE = 1e-2
 
 
 class Training:
@@ -28,12 +28,13 @@ class Training:
     def __init__(self, recipe: Recipe, rank: int) -> None:
         self.recipe, self.rank = recipe, rank
         torch.manual_seed(SEED)
-        self.model = DistributedDataParallel(_module(recipe), **_ddp_options(recipe))
-        self.optimizer = _optimizer(recipe, [p for p in self.model.parameters() if p.requires_grad])
-        self.scheduler = _scheduler(recipe, self.optimizer)
+        self._spread = spread(recipe, rank)
+        self.model = self._spread.model
+        self.optimizers = optimizers.make(recipe, self._spread.module)
+        self.scheduler = _scheduler(recipe, self.optimizers[0])
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2) if recipe.scaler else None
-        self.ema = _ema(recipe, self.model.module)
-        _seed(SEED + rank)  # every rank drops out differently
+        self.ema = _ema(recipe, self._spread.module)
+        _seed(SEED + self._spread.part)  # replicas drop out differently
         self.swallowed = 0
         """Errors in Backward that the script has caught."""
 
@@ -43,11 +44,11 @@ class Training:
 
     def parts(self) -> dict[str, object]:
         """What has to be equal at the end, by name."""
-        module = self.model.module
+        module = self._spread.module
         return {
             "parameters": dict(module.named_parameters()),
             "buffers": dict(module.named_buffers()),
-            "optimizer": self.optimizer,
+            "optimizer": self.optimizers,
             "scheduler": self.scheduler,
             "scaler": self.scaler,
             "ema": self.ema,
@@ -60,7 +61,7 @@ class Training:
         total = 0.0
         for part in range(self.recipe.accumulate):
             last = part == self.recipe.accumulate - 1
-            with self.model.no_sync() if self.recipe.no_sync and not last else nullcontext():
+            with self._spread.synchronized(last or not self.recipe.no_sync):
                 loss = self._forward(index, part)
                 self._backward(loss, overflow=last and index == self.recipe.steps // 2)
             total += loss.item()
@@ -68,7 +69,7 @@ class Training:
         return total
 
     def _forward(self, index: int, part: int) -> Tensor:
-        inputs, targets = data(self.recipe.model, index, self.rank, part)
+        inputs, targets = data(self.recipe.model, index, self._spread.part, part)
         if inputs.is_floating_point():
             inputs = inputs + _noise()
         kind = {"": None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.recipe.scaler]
@@ -93,51 +94,28 @@ class Training:
     def _update(self) -> None:
         if self.recipe.clip:
             if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
+                for optimizer in self.optimizers:
+                    self.scaler.unscale_(optimizer)
             clip_grad_norm_(self.model.parameters(), 0.5)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
+        for optimizer in self.optimizers:
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        if self.scaler is not None:
             self.scaler.update()
         if self.scheduler is not None:
             self.scheduler.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         self._average()
 
     def _average(self) -> None:
         if isinstance(self.ema, AveragedModel):
-            self.ema.update_parameters(self.model.module)
+            self.ema.update_parameters(self._spread.module)
         elif self.ema is not None:
-            for name, parameter in self.model.module.named_parameters():
+            for name, parameter in self._spread.module.named_parameters():
                 self.ema[name].lerp_(parameter.detach(), 0.1)
-
-
-def _module(recipe: Recipe) -> nn.Module:
-    if recipe.model == "mlp":
-        return MLP(backwards=recipe.backwards, frozen=recipe.frozen, branch=recipe.find_unused)
-    return ConvNet(frozen=recipe.frozen) if recipe.model == "conv" else SmallGPT(frozen=recipe.frozen)
-
-
-def _ddp_options(recipe: Recipe) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "find_unused_parameters": recipe.find_unused,
-        "static_graph": recipe.static_graph,
-        "gradient_as_bucket_view": recipe.bucket_view,
-        "bucket_cap_mb": recipe.bucket_cap or None,
-    }
-    if recipe.no_broadcast_buffers:
-        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-        options["broadcast_buffers"] = False
-    return options
-
-
-def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9)
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=LEARNING_RATE)
-    return torch.optim.Adafactor(parameters, lr=LEARNING_RATE)
 
 
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:

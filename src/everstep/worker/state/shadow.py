@@ -3,7 +3,7 @@
 Parameters and moments change behind the barrier only. Buffers change in Forward; a scheduler or `extra` may. Tensors
 are copied at the start of a step if they have changed since the last copy, which their version counter tells; but some
 kernels change a tensor silently (the statistics of BatchNorm), so these are copied always. Which tensors do so, and
-which large ones change behind the barrier only (an EMA), is learnt in the first steps.
+which large ones change behind the barrier only (an EMA), is learnt in the first steps, in which all are copied.
 """
 
 from __future__ import annotations
@@ -27,33 +27,60 @@ ALWAYS_BYTES = 1 << 20
 class _Copy:
     """A tensor and what it was."""
 
-    __slots__ = ("at", "late", "name", "saved", "silent", "tensor", "version")
+    __slots__ = ("at", "barriers", "late", "name", "saved", "silent", "tensor", "version", "whole")
 
-    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+    def __init__(self, name: str, whole: torch.Tensor) -> None:
         self.name = name
-        self.tensor = tensor
+        self.whole = whole
+        self.tensor = local(whole)
         self.saved: torch.Tensor | None = None
         self.version = -1
         """Of the tensor, when it was saved."""
         self.at = -1
         """Of the tensor, when the step began."""
-        self.late = tensor.numel() * tensor.element_size() > ALWAYS_BYTES
+        self.barriers = 0
+        """At so many it was looked at."""
+        self.late = self.tensor.numel() * self.tensor.element_size() > ALWAYS_BYTES
         """It may be one that changes behind the barrier only."""
         self.silent = name.endswith(_STATISTICS)
         """Its version counter does not tell when it changes."""
 
     @property
+    def now(self) -> int:
+        """Its version. An operation on a sharded tensor is counted by that one and not by its local part."""
+        count = self.tensor._version
+        return count if self.whole is self.tensor else count + self.whole._version
+
+    @property
+    def learning(self) -> bool:
+        return self.barriers < LEARNING_STEPS
+
+    @property
     def touched(self) -> bool:
-        return self.silent or self.tensor._version != self.at
+        return self.silent or self.now != self.at
+
+    @property
+    def stale(self) -> bool:
+        """The step begins, and what was saved may be of an older one."""
+        if self.learning:
+            return True
+        return not self.late and (self.silent or self.version != self.at)
 
     def learn(self) -> None:
         """At a barrier: how does it change?"""
-        if not self.silent and self.saved is not None and self.version == self.at:
-            self.silent = not self.touched and not torch.equal(self.saved, self.tensor)
+        if self.learning:
+            self.barriers += 1
+            assert self.saved is not None
+            self.silent = self.silent or (not self.touched and not torch.equal(self.saved, self.tensor))
         if self.touched:
             self.late = False
-        elif self.late:
+        elif self.late and not self.learning:
             self.saved, self.version = None, -1
+
+    def put_back(self) -> None:
+        if self.touched or self.learning:
+            self.tensor.copy_(self.before())
+            self.version = self.at = self.now
 
     def before(self) -> torch.Tensor:
         """What it was when the step began."""
@@ -87,16 +114,15 @@ class Shadow:
         self._meshes = protected.meshes
         self._copies: dict[int, _Copy] = {}
         self._notes: list[_Note] = []
-        self._steps = 0
 
     def begin(self) -> None:
         """The step begins: copy what has changed since the last time."""
         last, self._copies = self._copies, {}
         for module in self._modules:
             for name, buffer in module.buffers().items():
-                self._track(name, local(buffer), last)
+                self._track(name, buffer, last)
         self._notes = [self._note(part, last) for part in self._objects]
-        stale = [copy for copy in self._copies.values() if self._is_stale(copy)]
+        stale = [copy for copy in self._tracked() if copy.stale]
         for copy in stale:
             if copy.saved is None:
                 copy.saved = torch.empty_like(copy.tensor)
@@ -104,41 +130,35 @@ class Shadow:
         if stale:
             torch._foreach_copy_([copy.saved for copy in stale], [copy.tensor for copy in stale])  # type: ignore[misc]
 
-    def _track(self, name: str, tensor: torch.Tensor, last: dict[int, _Copy]) -> _Copy:
-        copy = last.get(id(tensor))
-        if copy is None or copy.tensor is not tensor:
-            copy = _Copy(name, tensor)
-        copy.at = tensor._version
-        self._copies[id(tensor)] = copy
+    def _track(self, name: str, whole: torch.Tensor, last: dict[int, _Copy]) -> _Copy:
+        key = id(local(whole))
+        copy = last.get(key)
+        if copy is None or copy.whole is not whole:
+            copy = _Copy(name, whole)
+        copy.at = copy.now
+        self._copies[key] = copy
         return copy
+
+    def _tracked(self) -> list[_Copy]:
+        """Without the parameters, which change behind the barrier only."""
+        return [copy for key, copy in self._copies.items() if key not in self._steady]
 
     def _note(self, part: Part, last: dict[int, _Copy]) -> _Note:
         flat = Flat(self._meshes)
         values = encode(_changeable(part, flat))
-        tensors = [self._track(name, tensor, last) for name, tensor in zip(flat.names, flat.originals, strict=True)]
+        tensors = [self._track(name, whole, last) for name, whole in zip(flat.names, flat.wholes, strict=True)]
         return _Note(part, values, tensors)
-
-    def _is_stale(self, copy: _Copy) -> bool:
-        if id(copy.tensor) in self._steady or (copy.late and self._steps >= LEARNING_STEPS):
-            return False
-        return copy.silent or copy.version != copy.at
 
     def at_barrier(self) -> None:
         """What has changed by now has to be copied in every step."""
-        self._steps += 1
-        for copy in self._copies.values():
-            if self._steps <= LEARNING_STEPS:
-                copy.learn()
-            elif copy.late and copy.touched:
-                copy.late = False
+        for copy in self._tracked():
+            copy.learn()
 
     def put_back(self) -> None:
         """Be as at the start of the step. RuleError if that is not possible."""
         with torch.no_grad():
-            for copy in self._copies.values():
-                if copy.touched:
-                    copy.tensor.copy_(copy.before())
-                    copy.version = copy.at = copy.tensor._version
+            for copy in self._tracked():
+                copy.put_back()
             for note in self._notes:
                 self._put_back_values(note)
 
@@ -147,8 +167,8 @@ class Shadow:
             note.part.drop()
         flat = Flat(self._meshes)
         values = encode(_changeable(note.part, flat))
-        same = len(flat.originals) == len(note.tensors) and all(
-            now is copy.tensor for now, copy in zip(flat.originals, note.tensors, strict=True)
+        same = len(flat.wholes) == len(note.tensors) and all(
+            now is copy.whole for now, copy in zip(flat.wholes, note.tensors, strict=True)
         )
         if same and values == note.values:
             return

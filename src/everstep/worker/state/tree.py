@@ -35,7 +35,8 @@ class Flat:
         self._places: dict[int, int] = {}
         self.originals: list[torch.Tensor] = []
         """The tensors themselves, or their local parts."""
-        self._kept: list[torch.Tensor] = []  # so that no other one gets the id of one that is gone
+        self.wholes: list[torch.Tensor] = []
+        """The tensors as they were given. They are kept, so that no other one gets the id of one that is gone."""
 
     def pack(self, value: Any, name: str) -> Plain:
         """``name`` says where it stands, for people."""
@@ -83,7 +84,7 @@ class Flat:
             if tensor.layout is not torch.strided:
                 raise ConfigError(f"{name} is a tensor of layout {tensor.layout}: only dense tensors can be protected")
             place = self._places[id(tensor)] = len(self.tensors)
-            self._kept.append(tensor)
+            self.wholes.append(tensor)
             self.originals.append(local(tensor))
             self.tensors.append(local(tensor).detach())
             self.names.append(name)
