@@ -2,9 +2,9 @@
 
 Four ranks train 2.1 million parameters with AdamW; again and again one of them, at a random moment, gets kill -9. A
 recovery counts from the kill to the first commit behind it (both by the wall clock of one machine). Its stages are
-those of `recoveries.jsonl`, but for the detection, which is counted from the kill here; they add up to the total without
-the newcomer's script, which runs beside. With fewer than 100 kills p99 is the slowest. The floor (`bench.floor`) is
-measured in the same run, behind each row.
+those of `recoveries.jsonl`, but for the detection, which is counted from the kill here; they add up to the total,
+without the newcomer's script, which runs beside. With fewer than 100 kills p99 is the slowest. The floor
+(`bench.floor`) is measured in the same run, behind each row.
 """
 
 from __future__ import annotations

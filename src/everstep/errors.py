@@ -11,6 +11,7 @@ EverstepError
 ├── SpawnError             a worker process could not be started, or the process that starts them died
 ├── RuleError              the script breaks a rule of protected training: which, where, and what to write instead
 ├── StateError             protected state that does not fit, or that is not what its donor sent
+│   └── LostError          protected state that nobody has any more
 └── ModelViolation         the explorer found a state that breaks an invariant
 
 Interruption, a BaseException, is none of them: it unwinds a step that a recovery has dropped.
@@ -75,6 +76,10 @@ class RuleError(EverstepError):
 
 class StateError(EverstepError):
     """Protected state that does not fit its place, or that is not what its donor sent."""
+
+
+class LostError(StateError):
+    """State that nobody has any more. To try again does not help."""
 
 
 class Interruption(BaseException):

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import SCRIPTS, Run
 
 from everstep.chaos.exact.recipe import Recipe
-from everstep.chaos.exact.variants import MANY_BUCKETS
+from everstep.chaos.exact.variants import MANY_BUCKETS, VARIANTS
 from everstep.chaos.trial import Trial, clean, run
 
 Start = Callable[..., Run]
@@ -79,6 +79,15 @@ def test_state_that_comes_to_differ_is_named_after_the_first_step(broken: Callab
 
 def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callable[..., str]) -> None:
     assert "private state (late) was changed behind the barrier" in last_line(broken("late private state"))
+
+
+def test_private_state_that_is_lost_with_its_copy_ends_the_job(tmp_path: Path) -> None:
+    """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits."""
+    faults = ("kill rank=2 step=4 phase=backward", "kill rank=0 phase=stop step=4")
+    ended = run(Trial(VARIANTS["mlp-carry"], 3, 0, faults), tmp_path / "trial")
+    assert ended.code == 1, ended.text
+    assert "lost what nobody else has" in last_line(ended.text)
+    assert "private state of this rank (rng) at step 4 was lost together with its only copy" in last_line(ended.text)
 
 
 def test_who_swallows_the_error_of_a_cut_step_is_not_ready(tmp_path: Path, cleans: Path) -> None:

@@ -11,6 +11,7 @@ from tests.worker.conftest import DEADLINE_S, ENV, StandIn
 
 from everstep.agent.process import ExitStatus
 from everstep.agent.spawner import Spawner
+from everstep.core.events import Cause
 from everstep.wire.messages import Raised
 from everstep.worker.trace import place
 
@@ -33,14 +34,22 @@ def test_it_is_shown_and_told_with_its_place(agent: StandIn) -> None:
     assert raised.traceback.startswith("Traceback (most recent call last):\n")
 
 
-@pytest.mark.parametrize(("error", "rule"), [("RuleError", True), ("ConfigError", True), ("StateError", False)])
-def test_what_breaks_a_rule_is_told_from_what_may_go_well_next_time(agent: StandIn, error: str, rule: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuleError", Cause.RULE),
+        ("ConfigError", Cause.RULE),
+        ("LostError", Cause.LOST),
+        ("StateError", Cause.EXCEPTION),
+    ],
+)
+def test_what_breaks_a_rule_is_told_from_what_may_go_well_next_time(agent: StandIn, error: str, cause: Cause) -> None:
     worker = agent.run(f"""
         import everstep
         everstep.init()
         raise everstep.{error}("no")
         """)
-    assert worker.hears(Raised).rule is rule
+    assert worker.hears(Raised).cause is cause
 
 
 def test_it_is_told_before_the_process_exits(agent: StandIn) -> None:

@@ -14,7 +14,7 @@ from everstep.agent.board import BoardReader
 from everstep.agent.logs import WorkerLog
 from everstep.agent.process import ExitStatus, WorkerProcess
 from everstep.core.detector import Sighting
-from everstep.core.events import Cause, Exited, Verdict
+from everstep.core.events import Exited, Verdict
 from everstep.errors import BoardError
 from everstep.types import Rank, WorkerId
 from everstep.wire.channel import Channel
@@ -118,8 +118,7 @@ class LocalWorker:
         """It said itself that its script has failed."""
         self.raised = raised
         seen = self.look()
-        cause = Cause.RULE if raised.rule else Cause.EXCEPTION
-        return Verdict(self.id, cause, raised.traceback, seen.position if seen else None, raised.place)
+        return Verdict(self.id, raised.cause, raised.traceback, seen.position if seen else None, raised.place)
 
     def exited(self, status: ExitStatus) -> Exited:
         """After its output was read to the end."""

@@ -41,6 +41,7 @@ class Cause(enum.Enum):
     UNREACHABLE = "cannot reach the target version"
     LAYOUT = "built a different model"
     RULE = "broke a rule"
+    LOST = "lost what nobody else has"
 
 
 @dataclass(frozen=True, slots=True)

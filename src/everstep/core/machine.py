@@ -239,7 +239,7 @@ class Machine(JobState):
             self.members.mark(self.members.workers[event.worker].node, trouble=True)
         usable = event.cause is not Cause.DEVICE
         self._fail([event.worker], event.cause, event.evidence, event.place, usable=usable)
-        if event.cause is Cause.RULE:  # a replacement would break it again, or hide that it was broken
+        if event.cause in (Cause.RULE, Cause.LOST):  # a replacement would fail again, or hide that something is wrong
             self._end(EXIT_FAILED, self.last_failure)
 
     def _on_device_sick(self, event: DeviceSick) -> None:

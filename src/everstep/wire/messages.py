@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from everstep.core.effects import Command
-from everstep.core.events import Exited, FenceFailed, FromWorker, Verdict
+from everstep.core.events import Cause, Exited, FenceFailed, FromWorker, Verdict
 from everstep.core.watch import Sighting
 from everstep.types import Generation, NodeId, Rank, WorkerId
 
@@ -42,8 +42,7 @@ class Raised:
     traceback: str
     place: str
     """The innermost frame of the user's code, for example ``train.py:12 ValueError``."""
-    rule: bool = False
-    """It breaks a rule of everstep: to try again would not help."""
+    cause: Cause = Cause.EXCEPTION
 
 
 @dataclass(frozen=True, slots=True)

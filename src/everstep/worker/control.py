@@ -19,6 +19,7 @@ from everstep.agent.board import BoardWriter
 from everstep.chaos.inject import Injector
 from everstep.chaos.spec import parse
 from everstep.core.effects import Assign, Command, Donate, Reset, Restore
+from everstep.core.events import Cause
 from everstep.core.worker import Do, Move, Out, WorkerMachine
 from everstep.errors import ConfigError, EverstepError
 from everstep.types import Coordinate, Generation, Step, WorkerPhase
@@ -168,9 +169,9 @@ class Control:
     def must_park(self) -> bool:
         return self._machine.must_park
 
-    def raised(self, text: str, place: str, rule: bool) -> None:
+    def raised(self, text: str, place: str, cause: Cause) -> None:
         """The script has failed with this traceback; the process is about to exit."""
-        self._channel.send(Raised(self._seat.worker, text, place, rule))
+        self._channel.send(Raised(self._seat.worker, text, place, cause))
 
     def leave(self) -> None:
         """The script has ended, and the interpreter is about to end the threads: nobody shall miss the heartbeat."""

@@ -12,16 +12,16 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-from everstep.errors import ConfigError, RuleError
+from everstep.core.events import Cause
+from everstep.errors import ConfigError, LostError, RuleError
 from everstep.worker.trace import place
 
 MAX_CHARS = 100_000
 """The end of a longer traceback is kept: what failed is there."""
 
 
-def report_uncaught(report: Callable[[str, str, bool], None]) -> None:
-    """Give the traceback and the place of the exception that ends this process to ``report``, and whether it breaks a
-    rule of everstep."""
+def report_uncaught(report: Callable[[str, str, Cause], None]) -> None:
+    """Give the traceback and the place of the exception that ends this process to ``report``, and what it means."""
     show = sys.excepthook
     pid = os.getpid()
 
@@ -31,9 +31,16 @@ def report_uncaught(report: Callable[[str, str, bool], None]) -> None:
         finally:
             if os.getpid() == pid:  # in a process that the script forked, its end is not ours
                 text = "".join(traceback.format_exception(kind, error, trace))
-                report(_sendable(text), _sendable(place(error)), isinstance(error, RuleError | ConfigError))
+                report(_sendable(text), _sendable(place(error)), _cause(error))
 
     sys.excepthook = show_and_report
+
+
+def _cause(error: BaseException) -> Cause:
+    """Whether it is worth another try."""
+    if isinstance(error, RuleError | ConfigError):
+        return Cause.RULE
+    return Cause.LOST if isinstance(error, LostError) else Cause.EXCEPTION
 
 
 def _sendable(text: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from everstep.errors import RuleError, StateError
+from everstep.errors import LostError, RuleError
 from everstep.types import Coordinate, Step
 from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.state.parts import Part, part_of
@@ -101,8 +101,7 @@ class Private:
             elif rank == lost:
                 self._take(receive_bytes(group, keeper), version)
         if missing:
-            self._held.clear()
-            self.exchange(group, version)
+            self.exchange(group, version)  # what it does not come to replace is still true
 
     def _image(self) -> bytes:
         flat = Flat(Meshes())
@@ -115,7 +114,7 @@ class Private:
 
     def _take(self, data: bytes, version: Step) -> None:
         if not data:
-            raise StateError(
+            raise LostError(
                 f"the private state of this rank ({', '.join(part.name for part in self.parts)}) at step {version} was "
                 "lost together with its only copy, on the next replica"
             )
