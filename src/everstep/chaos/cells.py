@@ -171,7 +171,7 @@ class _Draft:
         elif kind == "in a mesh":
             self._in_mesh(cell[1], cell[2], where)
         elif kind == "in a recovery":
-            self._in_recovery(cell, step)
+            self._in_recovery(cell, where)
         elif kind == "some passed":
             self._some_passed(cell[2], where, step)
         elif kind == "any time":
@@ -226,17 +226,20 @@ class _Draft:
         """The one rank that has its piece."""
         self._note(cell, self._kill(self._dice.randrange(self._ranks), self._steps["middle"], cell[2]))
 
-    def _in_recovery(self, cell: Cell, step: int) -> None:
+    def _in_recovery(self, cell: Cell, where: str) -> None:
         _, phase, who, _ = cell
+        step, new = self._steps[where], who == WHO["n"]
+        if new and phase == "reset" and where != "first":
+            return  # survivors come there too, and a newcomer has no step to tell them apart: it has to be the first
         survivor = 0 if who == WHO["s"] else self._other(0)
         others = self._others(survivor)
-        if who != "newcomer" and not others:
+        if not new and not others:
             return  # nobody would be left who holds the state
-        victim = survivor if who == "newcomer" else self._dice.choice(others)
+        victim = survivor if new else self._dice.choice(others)
         # Before the barrier, so that the step of the recovery is known. A newcomer has no step until it is filled.
         begin = self._kill(victim, step, self._dice.choice(("forward", "backward", "barrier before")))
-        where = "" if who == "newcomer" and phase in ("script", "reset") else f" step={step}"
-        second = self._fault(f"kill rank={survivor} phase={phase}{where}")
+        at = "" if new and phase in ("script", "reset") else f" step={step}"
+        second = self._fault(f"kill rank={survivor} phase={phase}{at}")
         self._note(("in a recovery", phase, who, self._spare), begin, second)
 
     def _some_passed(self, who: str, where: str, step: int) -> None:

@@ -1,0 +1,22 @@
+"""What the matrix plans has to be survivable: else it would blame the job for its own mistake."""
+
+from itertools import islice
+
+import pytest
+
+from everstep.chaos.cells import Plan
+from everstep.chaos.spec import parse
+from everstep.worker.phases import PHASES
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fault_for_a_newcomer_strikes_no_survivor_of_another_recovery(seed: int) -> None:
+    """Who is told apart from survivors by nothing but its rank has to be the first whose groups are made anew."""
+    unmarked = 0
+    for planned in islice(Plan(seed), 300):
+        faults = [parse(spec) for spec in planned.trial.faults]
+        for index, fault in enumerate(faults):
+            if fault.phase is PHASES["reset"] and fault.step is None:
+                unmarked += 1
+                assert [(earlier.rank, earlier.step) for earlier in faults[:index]] == [(fault.rank, 0)], planned
+    assert unmarked
