@@ -138,8 +138,8 @@ class Plan:
         return Planned(number, variant, trial, tuple(draft.cells))
 
 
-_MIX = {"one kill": 10, "two kills": 6, "in a recovery": 6, "some passed": 2, "any time": 2, "stop": 1, "hang": 1}
-"""How often each part is drawn: a stop or a hang takes seconds to be seen."""
+_MIX = {"one kill": 10, "two kills": 6, "in a recovery": 6, "some passed": 2, "any time": 2, "stop": 1, "hang": 2}
+"""How often each part is drawn: a stop or a hang takes seconds to be seen, and many a hang is not possible."""
 
 
 def _kinds(rows: bool) -> list[str]:
@@ -159,8 +159,6 @@ class _Draft:
 
     def add(self, kind: str, cell: Cell, where: str) -> None:
         step = self._steps[where]
-        if kind == "hang" and where == "first":
-            return  # the first steps of a process may take two minutes
         if kind == "one kill":
             # The deck says the rank; step and standby are those of this run.
             rank = self._rank(cell[3])
@@ -181,9 +179,16 @@ class _Draft:
             self._note(
                 cell, self._fault(f"kill rank={rank} phase=backward step={step} delay={self._dice.random():.3f}")
             )
+        elif kind == "hang":
+            self._hang(cell, where)
         else:
-            rank = self._rank(cell[2])
-            self._note(cell, self._fault(f"{kind} rank={rank} step={step} {PLACES[cell[1]]}"))
+            self._note(cell, self._fault(f"stop rank={self._rank(cell[2])} step={step} {PLACES[cell[1]]}"))
+
+    def _hang(self, cell: Cell, where: str) -> None:
+        """The first steps of a process may take two minutes, so it must have done some, and not be a replacement."""
+        rank = self._rank(cell[2])
+        if where == "last" and not any(f" rank={rank} " in fault for fault in self.faults):
+            self._note(cell, self._fault(f"hang rank={rank} step={self._steps[where]} {PLACES[cell[1]]}"))
 
     def _two(self, cell: Cell, step: int) -> None:
         _, one, two, ranks = cell
