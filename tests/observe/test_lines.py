@@ -49,7 +49,7 @@ def test_a_line_that_is_still_being_written_is_left_out(path: Path) -> None:
     assert scan_checkpoints(path).torn
 
 
-@pytest.mark.parametrize("line", [b"{}", b"not json", b'{"step": "seven"}', b"\xff\xfe", b""])
+@pytest.mark.parametrize("line", [b"{}", b'{"why":"\xff"}', b"not json", b'{"step": "seven"}', b"\xff\xfe", b""])
 def test_a_foreign_line_is_named_and_the_others_are_read(path: Path, line: bytes) -> None:
     path.write_bytes(encode(FIRST) + line + b"\n" + encode(SECOND))
     found = scan_checkpoints(path)

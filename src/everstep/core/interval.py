@@ -132,13 +132,23 @@ def optimum_s(cost_s: float, mtbf_s: float, healed_share: float) -> float:
     return math.inf if healed_share == 1 else math.sqrt(2 * cost_s * mtbf_s / (1 - healed_share))
 
 
+def in_steps(t_s: float, k1_s: float, step_s: float) -> int:
+    """t as whole steps, as many as k1 takes at least."""
+    return max(least_steps(k1_s, step_s), round(min(t_s, MOST_S) / step_s))
+
+
+def least_steps(k1_s: float, step_s: float) -> int:
+    """The bound that storage sets."""
+    return max(1, math.ceil(k1_s / step_s))
+
+
 def choose(measured: Measured, estimate: Estimate, current_steps: int | None = None) -> Choice:
     """t in steps. With a current t it changes only when that pays, and step by step; but never is it less than k1."""
     if current_steps is not None and current_steps < 1:
         raise ConfigError(f"current_steps is {current_steps!r}: a checkpoint is taken every 1 step or more")
     wanted_s = optimum_s(measured.cost_s, estimate.mtbf_s, estimate.healed_share)
-    least = math.ceil(measured.k1_s / measured.step_s)
-    wanted = max(1, least, round(min(wanted_s, MOST_S) / measured.step_s))
+    least = least_steps(measured.k1_s, measured.step_s)
+    wanted = in_steps(wanted_s, measured.k1_s, measured.step_s)
     steps = wanted if current_steps is None else max(least, _damped(current_steps, wanted))
     return Choice(steps, _why(measured, estimate, wanted_s, wanted, steps, current_steps))
 

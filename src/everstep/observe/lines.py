@@ -43,7 +43,7 @@ def read_lines(path: Path, decode: Callable[[bytes], T]) -> Lines[T]:
     for number, line in enumerate(lines, 1):
         try:
             records.append(decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             what = f"line {number} of {path.name}"
             foreign.append(f"{what} is of another version of everstep, or damaged: {error}")
     return Lines(records, foreign, bool(rest))
