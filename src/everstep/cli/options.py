@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import click
 
 from everstep.chaos import spec
-from everstep.cli.units import read_duration
 from everstep.controller.job import Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
@@ -23,6 +22,7 @@ from everstep.launch.prepare import (
     job_name,
     worker_environment,
 )
+from everstep.units import read_duration
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 

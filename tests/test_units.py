@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.cli.units import read_duration, read_size, write_duration, write_size
 from everstep.errors import ConfigError
+from everstep.units import read_duration, read_size, write_duration, write_size
 
 
 @pytest.mark.parametrize(
