@@ -44,8 +44,8 @@ def test_as_json_it_has_the_same(everstep: Everstep) -> None:
 
 def test_each_check_is_documented(everstep: Everstep) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    rows = [line.partition(" | ")[0].strip("| ").replace("`", "") for line in page.splitlines() if line.startswith("| ")]
-    documented = {name for row in rows for name in row.split(", ")}
+    cells = [line.removeprefix("| ").partition(" | ")[0] for line in page.splitlines()]
+    documented = {name for cell in cells for name in cell.replace("`", "").split(", ")}
     checks = json.loads(everstep("doctor", "--nproc", "1", "--json").output)["checks"]
     assert {check["name"] for check in checks} <= documented
 
