@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import click
 
 from everstep.chaos import spec
-from everstep.cli.units import read_duration
 from everstep.controller.job import Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
@@ -23,6 +22,7 @@ from everstep.launch.prepare import (
     job_name,
     worker_environment,
 )
+from everstep.units import read_duration, read_size
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -99,6 +99,20 @@ class Seconds(click.ParamType[float]):
             return value
         try:
             return read_duration(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return read_size(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
