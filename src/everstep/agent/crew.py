@@ -24,6 +24,7 @@ from everstep.agent.ring import RingReader
 from everstep.agent.shm import SharedDirectory
 from everstep.agent.spawner import Spawner
 from everstep.agent.switchboard import Switchboard
+from everstep.agent.timekeeper import Timekeeper
 from everstep.agent.worker import LocalWorker
 from everstep.core.effects import Assign
 from everstep.core.events import Exited, FenceFailed
@@ -62,6 +63,7 @@ class Crew:
         self._logs = Path(welcome.run_dir) / "logs"
         self._directory = SharedDirectory(welcome.job, node)
         self.flight = Flight(Path(welcome.run_dir), node, self.workers)
+        self.timekeeper = Timekeeper(tell, self.flight.set_clock)
         self._started: set[WorkerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._switchboard = Switchboard(self.workers, tell)
@@ -79,6 +81,7 @@ class Crew:
     async def open(self) -> None:
         """Listen to the workers, and record them."""
         self._begin(self.flight.run())
+        self._begin(self.timekeeper.run())
         await self._switchboard.open(self._socket, self._token)
 
     async def close(self) -> None:
