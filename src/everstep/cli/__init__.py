@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import chaos, cluster, demo, replay, run, status
+from everstep.cli import chaos, cluster, demo, doctor, explain, plan, replay, run, status, trace
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -61,5 +61,9 @@ def main() -> None:
     """
 
 
-for _command in (run.run, status.status, chaos.chaos, replay.replay, cluster.controller, cluster.agent, demo.demo):
+_COMMANDS = (
+    *(run.run, status.status, explain.explain, trace.trace, plan.plan, chaos.chaos, replay.replay),
+    *(cluster.controller, cluster.agent, doctor.doctor, demo.demo),
+)
+for _command in _COMMANDS:
     main.add_command(_command)
