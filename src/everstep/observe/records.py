@@ -174,6 +174,12 @@ def read_recoveries(path: Path) -> list[Recovery]:
     return scan_recoveries(path).whole()
 
 
+def one_line(text: str) -> str:
+    """Of several lines how they begin and end: of a traceback what was raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" )")]
+    return " … ".join(lines if len(lines) < 2 else (lines[0], lines[-1]))
+
+
 def _line(text: str) -> str:
     """Of a traceback its last line, else the first one of the text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
