@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everstep.launch.client import Result, Snapshot, StandbyRow, WorkerRow
-from everstep.observe.records import one_line
+from everstep.observe.records import abridged
 
 WIDE = 76
 """Columns of a terminal that shows everything; a narrower one shows what matters."""
@@ -62,7 +62,7 @@ def over(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """One line, without characters that a terminal obeys: of a traceback how it begins and what was raised."""
-    return "".join(char if char.isprintable() else "?" for char in one_line(text))
+    return "".join(char if char.isprintable() else "?" for char in abridged(text))
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from everstep.core.events import Cause, Position
-from everstep.observe.records import Decision, Failure, Outcome, Recovery, one_line
+from everstep.observe.records import Decision, Failure, Outcome, Recovery, abridged
 from everstep.types import Generation, Rank, WorkerPhase
 from everstep.units import write_duration, write_size
 
@@ -128,7 +128,7 @@ def _decided(recovery: Recovery) -> Iterator[str]:
     yield how[recovery.decision]
     if recovery.reason:
         because = "Why the job ended" if recovery.outcome in _ENDED else "Why"
-        yield f"{because}: {one_line(recovery.reason)}."
+        yield f"{because}: {abridged(recovery.reason)}."
 
 
 def _replaced(recovery: Recovery) -> Iterator[str]:
