@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everstep.launch.client import Result, Snapshot, StandbyRow, WorkerRow
+from everstep.observe.records import abridged
 
 WIDE = 76
 """Columns of a terminal that shows everything; a narrower one shows what matters."""
@@ -61,9 +62,7 @@ def over(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """One line, without characters that a terminal obeys: of a traceback how it begins and what was raised."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" )")]
-    line = " … ".join(lines if len(lines) < 2 else (lines[0], lines[-1]))
-    return "".join(char if char.isprintable() else "?" for char in line)
+    return "".join(char if char.isprintable() else "?" for char in abridged(text))
 
 
 def duration(seconds: float) -> str:
