@@ -30,7 +30,7 @@ def retire(store: Store, newest: Checkpoint, keep: int = 3, every: int = 0) -> l
     committed = [each for each in found if each.condition is Condition.COMMITTED]
     wanted = {each.directory for each in [*kept, *_milestones(committed, every)]}
     hidden = []
-    for each in found:
+    for each in reversed(found):
         replaced_by = newest if each.condition is Condition.INCOMPLETE else oldest.checkpoint
         if each.directory not in wanted and names.age(each.checkpoint) < names.age(replaced_by):
             hidden.append(store.hide(each.directory))
