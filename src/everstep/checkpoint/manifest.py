@@ -55,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     start: int
     """Of its bytes in the data of the owner's share."""
     size_bytes: int
+    device: str = "cpu"
+    """Type of the device that it was on."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

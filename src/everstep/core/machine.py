@@ -70,6 +70,7 @@ from everstep.core.events import (
     Settled,
     Stalled,
     Stopped,
+    Unusable,
     Verdict,
 )
 from everstep.core.membership import Worker
@@ -439,9 +440,9 @@ class Machine(JobState):
             self.reason = f"what came after the last step is lost: all start again and load step {self.target}"
             self._restart()
 
-    def _recover(self) -> None:
+    def _recover(self, *, counts: bool = True) -> None:
         """Stop the survivors and start a new generation from them."""
-        if not self._next_attempt(STOPPING):
+        if not self._next_attempt(STOPPING, counts=counts):
             return
         self.answers.clear()
         self.actions.clear()
@@ -451,8 +452,8 @@ class Machine(JobState):
         self.send(sorted(self.awaiting), Stop(self.generation))
         self._advance()
 
-    def _next_attempt(self, phase: JobPhase) -> bool:
-        self.attempts += 1
+    def _next_attempt(self, phase: JobPhase, *, counts: bool = True) -> bool:
+        self.attempts += counts
         if self.attempts > self.config.max_failures_per_step:
             limit = f"max_failures_per_step={self.config.max_failures_per_step}"
             self._end(EXIT_FAILED, f"more than {limit} around step {self.target}; {self.last_failure}")
@@ -593,6 +594,17 @@ class Machine(JobState):
             self.members.set_stage(event.worker, WorkerPhase.IDLE)
             self._answered(event.worker)
 
+    def _on_unusable(self, event: Unusable) -> None:
+        """The next older one may be good. Each that is not is discarded, so this ends."""
+        checkpoint = event.checkpoint
+        if checkpoint != self.source:
+            return
+        self.checkpoints.discard(checkpoint)
+        self.last_failure = f"the checkpoint of step {checkpoint.step} cannot be loaded ({event.evidence})"
+        self.note(self.last_failure)
+        self.losses.append(Loss(Cause.CHECKPOINT, event.evidence))
+        self._recover(counts=False)
+
     def _start_training(self) -> None:
         if self.source is None:
             self._resume()
@@ -675,7 +687,7 @@ class Machine(JobState):
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_sealed(self, event: Sealed) -> None:
-        self.checkpoints.seal(event.rank, event.node, event.checkpoint)
+        self.checkpoints.seal(event.rank, planner.Held(event.node, event.slot, event.checkpoint))
 
     def _on_persisted(self, event: Persisted) -> None:
         self.checkpoints.persist(event.checkpoint)
@@ -751,6 +763,7 @@ ROWS = (
     Row(Connected, (RUNNING, RESTORING, RESUMING, ENDING), Machine._again),
     Row(Restored, (RESTORING,), Machine._on_restored, (RESUMING, *FAILURE)),
     Row(Restored, (RUNNING, RESUMING, ENDING), Machine._again),
+    Row(Unusable, (RESTORING,), Machine._on_unusable, FAILURE),
     Row(Committed, (RESUMING,), Machine._on_committed, (RUNNING,)),
     Row(Committed, (RUNNING, ENDING), Machine._again),
     Row(Ended, TRAINING, Machine._on_ended, (ENDING, FAILED)),
