@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 import torch
 import torch.distributed as dist
@@ -118,10 +115,3 @@ def send_share(group: dist.ProcessGroup, to: Rank, share: Content) -> None:
 def _tensors(share: Content) -> list[torch.Tensor]:
     return list(views(share.data, [entry for entry in share.manifest.own() if entry.size_bytes]))
 
-
-def guarded(work: Callable[[], Any]) -> tuple[Any, str]:
-    """What it gives, or why it fails: whoever waits for this rank must hear of it, whatever it is."""
-    try:
-        return work(), ""
-    except Exception as error:  # noqa: BLE001  (also what the script's load_state_dict() raises)
-        return None, str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"

@@ -12,7 +12,8 @@ used. Nobody waits for one that has failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,7 +59,7 @@ class Loader:
         commit = None
         if located.missing:
             commit, fits = self._together(lambda: self._look(checkpoint))
-            if not all(self._say(bytes([fits]))):
+            if b"\0" in self._say(bytes([fits])):
                 return self._reshard(commit)
         with torch.no_grad():
             size_bytes = self._assemble(located, commit)
@@ -94,20 +95,34 @@ class Loader:
                 assembly.take_slot(located.here[share])
             elif share in located.missing:
                 assert commit is not None
-                with open_share(self._store, commit, share) as file:
+                with self._noting_damage(commit.checkpoint), open_share(self._store, commit, share) as file:
                     assembly.take_file(file)
+
+    @contextmanager
+    def _noting_damage(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Beside the files, so that nobody tries them again."""
+        try:
+            yield
+        except Unreadable:
+            raise
+        except CheckpointError as error:
+            mark_bad(self._store, checkpoint, str(error))
+            raise
 
     # ── as another job left it ───────────────────────────────────────────────────────────────────────────
 
     def _look(self, checkpoint: Checkpoint) -> tuple[Commit, bool]:
         """What storage has, and whether each rank finds its own share there as it is now."""
-        commit = read_commit(self._store, directory_of(checkpoint)) if self._checkpoint_dir else None
+        commit = None
+        if self._checkpoint_dir:
+            with self._noting_damage(checkpoint):
+                commit = read_commit(self._store, directory_of(checkpoint))
         if commit is None:
             raise CheckpointError("it is not complete in memory, and it was not committed to storage")
         saved = [(share.replicate, share.shard) for share in commit.shares]
         if saved != [(at.replicate, at.shard) for at in self._protection.coordinates]:
             return commit, False
-        with open_share(self._store, commit, self._rank) as file:
+        with self._noting_damage(checkpoint), open_share(self._store, commit, self._rank) as file:
             return commit, file.manifest.layout == self._layout
 
     def _reshard(self, commit: Commit) -> int:
@@ -121,7 +136,12 @@ class Loader:
                 len(protection.coordinates),
             )
         resharding = Resharding(protection.state, self._store, commit)
-        self._together(lambda: resharding.verify(self._rank, len(protection.coordinates)))
+
+        def verify() -> None:
+            with self._noting_damage(commit.checkpoint):
+                resharding.verify(self._rank, len(protection.coordinates))
+
+        self._together(verify)
         with protection.own_facts(), torch.no_grad():
             size_bytes = self._together(resharding.load)
         protection.private.start_anew(self._group, commit.checkpoint.step)
@@ -139,11 +159,8 @@ class Loader:
         evidence = ""
         try:
             results.append(work())
-        except Unreadable as error:
-            evidence = str(error)
         except CheckpointError as error:
             evidence = str(error)
-            self._mark(error)
         except Exception as error:  # noqa: BLE001  (all wait for this rank; the script's load_state_dict() may raise)
             evidence = f"{type(error).__name__}: {error}"
         encoded = evidence.partition("\n")[0].encode()[:EVIDENCE_BYTES].ljust(EVIDENCE_BYTES, b"\0")
