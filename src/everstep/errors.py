@@ -13,6 +13,7 @@ EverstepError
 ├── StateError             protected state that does not fit, or that is not what its donor sent
 │   └── LostError          protected state that nobody has any more
 ├── CheckpointError        a saved state that is missing, damaged or does not fit: where, and what is wrong
+│   ├── Unreadable         storage does not give it now; nothing says that it is damaged
 │   └── SlotHeld           a memory checkpoint that must not be overwritten now
 └── ModelViolation         the explorer found a state that breaks an invariant
 
@@ -86,6 +87,10 @@ class LostError(StateError):
 
 class CheckpointError(EverstepError):
     """A saved state that is missing, damaged, or does not fit. Says where it is and what is wrong with it."""
+
+
+class Unreadable(CheckpointError):
+    """Storage did not give what was asked for. The saved state may be good; to try again may help."""
 
 
 class SlotHeld(CheckpointError):

@@ -82,8 +82,11 @@ def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callab
 
 
 def test_private_state_that_is_lost_with_its_copy_ends_the_job(tmp_path: Path) -> None:
-    """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits."""
-    faults = ("kill rank=2 step=4 phase=backward", "kill rank=0 phase=stop step=4")
+    """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits.
+
+    Rank 2 dies behind the last collective before the barrier: by then all are in its step.
+    """
+    faults = ("kill rank=2 step=4 phase=backward when=after", "kill rank=0 phase=stop step=4")
     ended = run(Trial(VARIANTS["mlp-carry"], 3, 0, faults), tmp_path / "trial")
     assert ended.code == 1, ended.text
     assert "lost what nobody else has" in last_line(ended.text)

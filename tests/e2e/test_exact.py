@@ -135,12 +135,14 @@ def test_newcomers_die_in_each_phase_of_the_recovery(exact: Exact, standbys: int
 
 
 def test_survivors_die_in_each_phase_of_the_recovery(exact: Exact) -> None:
+    """The first to die is behind the last collective before the barrier: so all are in its step, and do it again."""
+    here = "phase=backward when=after"
     exact(
         "gpt",
         *("kill rank=0 step=2 phase=backward", "kill rank=1 phase=stop"),
-        *("kill rank=0 step=3 phase=optimizer", "kill rank=2 phase=reset step=4"),
-        *("kill rank=3 step=5 phase=barrier", "kill rank=1 phase=clean step=5"),
-        *("kill rank=2 step=6 phase=forward", "kill rank=0 phase=restore step=6", "kill rank=1 phase=resume step=6"),
+        *(f"kill rank=0 step=4 {here}", "kill rank=2 phase=reset step=4"),
+        *(f"kill rank=3 step=5 {here}", "kill rank=1 phase=clean step=5"),
+        *(f"kill rank=2 step=6 {here}", "kill rank=0 phase=restore step=6", "kill rank=1 phase=resume step=6"),
     )
 
 

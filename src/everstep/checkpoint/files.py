@@ -9,6 +9,7 @@ written last. docs/checkpoint-format.md is the specification.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,8 +17,8 @@ import msgspec
 import xxhash
 
 from everstep.checkpoint.manifest import Entry, Manifest
-from everstep.checkpoint.store import Source, Store
-from everstep.errors import CheckpointError, StateError
+from everstep.checkpoint.store import Part, Source, Store
+from everstep.errors import CheckpointError, StateError, Unreadable
 
 FORMAT = 1
 PAGE_BYTES = 4096
@@ -60,13 +61,19 @@ _TEXTS = msgspec.json.Decoder(dict[str, str])
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write(store: Store, name: str, manifest: Manifest, data: memoryview) -> Written:
-    """Make the share durable under this name. OSError: it is not there, and nothing else either."""
+def write(
+    store: Store, name: str, manifest: Manifest, data: memoryview, check: Callable[[], object] = lambda: None
+) -> Written:
+    """Make the share durable under this name. OSError: it is not there, and nothing else either.
+
+    ``check`` is called when all data has been read, and raises if it was not the same all the time.
+    """
     entries = _stored(manifest)
     header_bytes = len(_header(manifest, entries, [_NO_DIGEST] * len(entries)))
     part = store.part(name)
     try:
-        digests = _stream(part.write, header_bytes, entries, data)
+        digests = _stream(part, header_bytes, entries, data)
+        check()
         header = _header(manifest, entries, digests)
         assert len(header) == header_bytes, "the digests have changed the size of the header"
         part.write(0, header)
@@ -76,13 +83,13 @@ def write(store: Store, name: str, manifest: Manifest, data: memoryview) -> Writ
     return Written(header_bytes + len(data), xxhash.xxh3_128_hexdigest(header))
 
 
-def _stream(write: Any, offset: int, entries: list[Entry], data: memoryview) -> list[str]:
+def _stream(part: Part, offset: int, entries: list[Entry], data: memoryview) -> list[str]:
     """Write and hash block by block, so that the second of them finds the block in the cache of the processor."""
     hashes = [xxhash.xxh3_128() for _ in entries]
     current = 0
     for begin in range(0, len(data), BLOCK_BYTES):
         end = min(begin + BLOCK_BYTES, len(data))
-        write(offset + begin, data[begin:end])
+        part.write(offset + begin, data[begin:end])
         for number in range(current, len(entries)):
             entry = entries[number]
             if entry.start >= end:
@@ -145,7 +152,7 @@ class ShareFile:
         except FileNotFoundError:
             raise CheckpointError(f"{self.where} is missing") from None
         except OSError as error:
-            raise CheckpointError(f"{self.where} cannot be opened: {error.strerror}") from None
+            raise Unreadable(f"{self.where} cannot be opened: {error.strerror}") from None
         try:
             if size_bytes is not None and self._source.size_bytes != size_bytes:
                 raise self._bad(f"it has {self._source.size_bytes} bytes instead of {size_bytes}")
@@ -223,7 +230,7 @@ class ShareFile:
         try:
             count = self._source.read_into(offset, buffer)
         except OSError as error:
-            raise self._bad(f"{what} cannot be read: {error.strerror}") from None
+            raise Unreadable(f"{self.where}: {what} cannot be read: {error.strerror}") from None
         if count < len(buffer):
             raise self._bad(f"it ends within {what}")
 

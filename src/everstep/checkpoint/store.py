@@ -198,3 +198,8 @@ class FileSource:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_store(where: str) -> Store:
+    """What ``--checkpoint-dir`` names."""
+    return DirectoryStore(Path(where))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -23,6 +22,7 @@ from everstep.launch.prepare import (
     job_name,
     worker_environment,
 )
+from everstep.units import read_duration
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -92,16 +92,15 @@ class JobOptions:
 class Seconds(click.ParamType[float]):
     """A duration that ends."""
 
-    name = "seconds"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
         try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            self.fail(f"{value!r} is no duration: give seconds, more than 0", param, ctx)
-        return seconds
+            return read_duration(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Variable(click.ParamType[tuple[str, str]]):

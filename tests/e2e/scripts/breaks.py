@@ -33,9 +33,9 @@ for step in job.steps(100 if case == "both receive" else 6):
     with step:
         if case == "both receive" and step.index == 99:
             dist.recv(torch.ones(1), 1 - job.rank)
-        if case == "exception" and job.rank == 1 and step.index == 3:
-            raise ValueError("the data is wrong")
         model(torch.ones(2, 4)).sum().backward()
+        if case == "exception" and job.rank == 1 and step.index == 3:  # all are in this step: it is the one to redo
+            raise ValueError("the data is wrong")
         optimizer.step()
         optimizer.zero_grad()
         for tensor in private.values():
