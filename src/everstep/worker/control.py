@@ -274,6 +274,7 @@ class Control:
             return
         self._agreed = None
         self._track.version = checkpoint.step
+        self._track.recovered(WorkerPhase.IDLE, checkpoint.step)
         with self._changed:
             self._carry_out(self._machine.filled(checkpoint.step, size_bytes))
 

@@ -114,4 +114,3 @@ def send_share(group: dist.ProcessGroup, to: Rank, share: Content) -> None:
 
 def _tensors(share: Content) -> list[torch.Tensor]:
     return list(views(share.data, [entry for entry in share.manifest.own() if entry.size_bytes]))
-

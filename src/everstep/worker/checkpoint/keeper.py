@@ -82,13 +82,14 @@ class Keeper:
         control.taken()
         generation = control.generation
         began_s, start_s = time.time(), time.perf_counter()
-        with self._track.long("checkpoint", LIMIT_S + self._size_bytes / SLOWEST_BYTES_PER_S):
+        limit_s = LIMIT_S + self._size_bytes / SLOWEST_BYTES_PER_S
+        with self._track.long("checkpoint", limit_s), self._track.checkpoint():
             try:
                 if slots is not self._slots:
                     self._open(slots)
                 assert self._snapshots is not None
                 checkpoint = Checkpoint(version, generation, slots.attempt)
-                slot, size_bytes = self._snapshots.take(checkpoint, lambda: self._track.checkpointing(version))
+                slot, size_bytes = self._snapshots.take(checkpoint, self._track.reach_checkpoint)
             except SlotHeld as busy:
                 control.skipped(version, str(busy))
             except ResourceError as small:

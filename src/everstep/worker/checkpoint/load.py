@@ -25,7 +25,7 @@ from everstep.checkpoint.names import directory_of
 from everstep.checkpoint.store import Store, open_store
 from everstep.core.events import Checkpoint
 from everstep.errors import CheckpointError, Unreadable
-from everstep.types import Rank
+from everstep.types import Rank, Step
 from everstep.worker.checkpoint.assembly import Assembly, send_share
 from everstep.worker.checkpoint.locate import Located, locate
 from everstep.worker.checkpoint.reshard import Resharding
@@ -62,14 +62,14 @@ class Loader:
             if b"\0" in self._say(bytes([fits])):
                 return self._reshard(commit)
         with torch.no_grad():
-            size_bytes = self._assemble(located, commit)
+            size_bytes = self._assemble(located, commit, checkpoint.step)
         self._protection.take_facts()
         self._protection.private.start_anew(self._group, checkpoint.step)
         return size_bytes
 
     # ── as it was ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _assemble(self, located: Located, commit: Commit | None) -> int:
+    def _assemble(self, located: Located, commit: Commit | None, version: Step) -> int:
         protection, rank, group = self._protection, self._rank, self._group
         assembly = Assembly(protection.state, self._layout)
         self._together(lambda: self._read(assembly, located, commit))
@@ -82,7 +82,7 @@ class Loader:
         def put() -> None:
             private = assembly.finish(protection.coordinate.replicate)
             if protection.private:
-                protection.private.take(private)
+                protection.private.take(private, version)
 
         self._together(put)
         return assembly.size_bytes

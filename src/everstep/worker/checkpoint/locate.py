@@ -1,7 +1,7 @@
 """Where the shares of a memory checkpoint are, as all ranks find it together.
 
-A slot stays on its node when its worker dies, and a replacement may start on another node: so a share is read by its own
-rank if that is where it was, else by whoever is. What one rank says to all is a few bytes.
+A slot stays on its node when its worker dies, and a replacement may start on another node: so a share is read by its
+own rank if that is where it was, else by whoever is. What one rank says to all is a few bytes.
 """
 
 from __future__ import annotations

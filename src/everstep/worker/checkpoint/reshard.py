@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from everstep.checkpoint.catalog import open_share
@@ -44,12 +44,10 @@ class Resharding:
         with open_share(self._store, self._commit, Rank(0)) as share:
             manifest = share.manifest
         targets = self._targets(manifest.entries)
-        wanted = {
-            entry.key: target for entry, target in zip(manifest.entries, targets, strict=True) if target.numel()
-        }
+        wanted = {entry.key: target for entry, target in zip(manifest.entries, targets, strict=True) if target.numel()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # each reads for itself
-            dcp.load(
+            load(
                 wanted, storage_reader=HuggingFaceStorageReader(f"{self._where}/{self._commit.directory}"), no_dist=True
             )
         saved = decode(manifest.values)

@@ -87,6 +87,6 @@ class Snapshots:
 def _copy(room: memoryview, entries: Sequence[Entry], tensors: Sequence[torch.Tensor]) -> None:
     """From several devices at once. Copies from a GPU into memory that is not pinned are untested."""
     places = list(views(room, entries))
-    torch._foreach_copy_(places, list(tensors), non_blocking=True)  # type: ignore[misc]
+    torch._foreach_copy_(places, list(tensors), non_blocking=True)
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.synchronize()
