@@ -47,13 +47,17 @@ class Alone:
         self.groups: dict[str, Any] = {}
 
 
+def _group(store: HashStore, rank: int, ranks: int) -> Any:
+    return dist.ProcessGroupGloo(store, rank, ranks, LIMIT)
+
+
 def together(work: Callable[[Any], Any], ranks: int = RANKS) -> list[Any]:
     """What each rank returns, or what it raises."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = HashStore()
 
     def end(rank: int) -> Any:
-        world = Alone(dist.ProcessGroupGloo(store, rank, ranks, LIMIT))
+        world = Alone(_group(store, rank, ranks))
         try:
             return work(world)
         except CheckpointError as error:
@@ -74,7 +78,7 @@ class Trained:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
         self.own = {"seen": [world.default.rank()]}
-        self.extra = {"average": torch.zeros(5), "empty": torch.empty(0), "words": ["a"], "count": 0}
+        self.extra: dict[str, Any] = {"average": torch.zeros(5), "empty": torch.empty(0), "words": ["a"], "count": 0}
         rank, size = world.default.rank(), world.default.size()
         self.protection = Protection(
             world,
@@ -104,7 +108,11 @@ class Trained:
     @property
     def bits(self) -> list[Any]:
         values, flat = self.protection.state.read()
-        return [values, self.own, [(name, it.view(-1).tolist()) for name, it in zip(flat.names, flat.tensors)]]
+        return [
+            values,
+            self.own,
+            [(name, it.view(-1).tolist()) for name, it in zip(flat.names, flat.tensors, strict=True)],
+        ]
 
 
 def slots(folder: Path, rank: int, size_bytes: int) -> list[str]:
