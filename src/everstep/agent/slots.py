@@ -119,9 +119,7 @@ class SlotBook:
 
     async def _pair(self, rank: Rank, size_bytes: int) -> _Pair:
         """To reserve memory takes a while, in which the node goes on beating."""
-        paths = [
-            await asyncio.to_thread(self._directory.reserve, f"slot-{rank}-{index}", size_bytes) for index in PAIR
-        ]
+        paths = [await asyncio.to_thread(self._directory.reserve, f"slot-{rank}-{index}", size_bytes) for index in PAIR]
         if rank not in self._pairs:
             self._pairs[rank] = _Pair(tuple(_Slot(path, SlotKeeper(path)) for path in paths))
         return self._pairs[rank]

@@ -10,13 +10,14 @@ import enum
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from everstep.checkpoint import names
 from everstep.checkpoint.commit import Commit, read_commit
 from everstep.checkpoint.files import ShareFile
-from everstep.checkpoint.store import Store
+from everstep.checkpoint.store import Store, open_store
 from everstep.core.events import Checkpoint
-from everstep.errors import CheckpointError, Unreadable
+from everstep.errors import CheckpointError, ConfigError, Unreadable
 from everstep.types import Rank
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,16 @@ class Found:
     """Of a committed one."""
     reason: str = ""
     """Why it is not a good one."""
+
+
+def locate(path: Path) -> tuple[Store, Checkpoint | None]:
+    """The store that a path means: a run, a checkpoint directory, or one checkpoint, which is given too."""
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a directory: name a run, a checkpoint directory, or one checkpoint in it")
+    if (only := names.checkpoint_in(path.resolve().name)) is not None:
+        return open_store(str(path.resolve().parent)), only
+    inside = path / names.DEFAULT
+    return open_store(str(inside if inside.is_dir() else path)), None
 
 
 def claim_attempt(store: Store) -> int:

@@ -17,6 +17,9 @@ import re
 from everstep.core.events import Checkpoint
 from everstep.types import Generation, Rank, Step
 
+DEFAULT = "checkpoints"
+"""Of a run directory, where nothing else is said."""
+
 COMMIT = "COMMIT.json"
 BAD = "BAD"
 LATEST = "latest"

@@ -29,6 +29,20 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Where checkpoints go and when they are taken."""
+
+    directory: str = ""
+    """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
+    every: str = "off"
+    """As ``--checkpoint-every`` has it."""
+    keep: int = 3
+    attempt: int = 0
+    grace_s: float = 30.0
+    """At the end of the job, for what is on its way to storage."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What `everstep run` or `everstep controller` was asked for."""
 
@@ -52,6 +66,7 @@ class Job:
     """An agent that has lost the controller for so long stops its workers."""
     fence_s: float = 5.0
     chaos: tuple[str, ...] = ()
+    checkpoints: CheckpointPlan = CheckpointPlan()
 
 
 @dataclass(frozen=True, slots=True)

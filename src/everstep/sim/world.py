@@ -21,7 +21,6 @@ from everstep.core.worker import WorkerMachine
 from everstep.errors import ConfigError
 from everstep.types import Generation, Mesh, Step
 
-
 STORED = Checkpoint(Step(0), Generation(0))
 """What is on storage from the start, if anything is."""
 

@@ -331,7 +331,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the job, as Ctrl-C does."""
+    """End the job, as Ctrl-C does; or as SIGTERM does, which means that the machine will be taken away."""
+
+    save: bool = False
+    """Take a checkpoint first."""
 
 
 @dataclass(frozen=True, slots=True)
