@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from everstep.checkpoint.commit import commit
 from everstep.checkpoint.files import write
@@ -33,6 +35,7 @@ from everstep.worker.checkpoint.load import Loader
 from everstep.worker.checkpoint.share import divide
 from everstep.worker.checkpoint.snapshot import Snapshots
 from everstep.worker.protection import Protection
+from everstep.worker.state.tree import decode
 
 LIMIT = timedelta(seconds=20)
 SAVED = Checkpoint(Step(7), Generation(2), 1)
@@ -150,15 +153,15 @@ def stores(nodes: Sequence[Path], storage: Path, checkpoint: Checkpoint = SAVED)
     commit(store, checkpoint, receipts, {Rank(rank): Coordinate(rank, 0) for rank in range(RANKS)}, 1.0)
 
 
-def loads(nodes: Sequence[Path], storage: Path | str = "", checkpoint: Checkpoint = SAVED) -> list[Any]:
+def loads(nodes: Sequence[Path], storage: Path | str = "", checkpoint: Checkpoint = SAVED, steps: int = 5) -> list[Any]:
     """Each rank of a new job, or of one that goes back, loads it; what it is then, or what it says."""
 
     def load(world: Any) -> Any:
-        trained = Trained(world, 5)
+        trained = Trained(world, steps)
         Loader(trained.protection, nodes[world.default.rank()], str(storage)).load(checkpoint)
         return trained.bits
 
-    return together(load)
+    return together(load, len(nodes))
 
 
 def test_what_replicas_save_together_each_loads_bit_for_bit(tmp_path: Path) -> None:
@@ -206,6 +209,48 @@ def test_a_new_job_reads_all_from_storage(tmp_path: Path) -> None:
     saved = saves(nodes)
     stores(nodes, tmp_path / "storage")
     assert loads([tmp_path / "elsewhere"] * RANKS, tmp_path / "storage") == saved
+
+
+def test_a_job_of_another_size_takes_all_but_what_was_private(tmp_path: Path, caplog: Any) -> None:
+    nodes = [tmp_path / "node"] * RANKS
+    saved = saves(nodes)
+    stores(nodes, tmp_path / "storage")
+    found = loads([tmp_path / "elsewhere"] * 2, tmp_path / "storage", steps=0)
+    assert [own for _, own, _ in found] == [{"seen": [0]}, {"seen": [1]}]
+    for values, _, tensors in found:
+        assert decode(values)[:-1] == decode(saved[0][0])[:-1]  # the last ones are facts about the ranks
+        assert tensors == saved[0][2]
+    assert "step 7 was saved by 3 ranks in another layout; 2 ranks load it now" in caplog.text
+
+
+def test_torch_reads_it_without_everstep(tmp_path: Path) -> None:
+    """A checkpoint of a job is a checkpoint of torch: by the names that the model itself gives to its parameters."""
+    nodes = [tmp_path / "node"] * RANKS
+    saved = saves(nodes)
+    stores(nodes, tmp_path / "storage")
+    model = nn.Sequential(nn.Linear(40, 40), nn.BatchNorm1d(40), nn.Linear(40, 3, dtype=torch.bfloat16))
+    wanted = {"model": model.state_dict()}
+    wanted["optimizer.state.0.weight"] = {"exp_avg": torch.zeros(40, 40)}
+    with pytest.warns(UserWarning, match="assuming the intent is to load in a single process"):
+        load(wanted, storage_reader=HuggingFaceStorageReader(str(tmp_path / "storage" / directory_of(SAVED))))
+    tensors = dict(saved[0][2])
+    for name, tensor in model.state_dict().items():
+        assert tensor.view(-1).tolist() == tensors[f"model.{name}"], name
+    moment = wanted["optimizer.state.0.weight"]["exp_avg"]
+    assert moment.view(-1).tolist() == tensors["optimizer.state[0]['exp_avg']"]
+
+
+def test_a_model_that_was_changed_is_told_by_name(tmp_path: Path) -> None:
+    nodes = [tmp_path / "node"] * RANKS
+    saves(nodes)
+    stores(nodes, tmp_path / "storage")
+
+    def load(world: Any) -> None:
+        Loader(Trained(world, 0, width=41).protection, tmp_path / "elsewhere", str(tmp_path / "storage")).load(SAVED)
+
+    said = together(load)
+    assert len(set(said)) == 1
+    assert "model.0.weight is (40, 40) torch.float32 in it and (41, 41) torch.float32 in this script" in said[0]
 
 
 def test_a_share_of_another_attempt_is_never_mixed_in(tmp_path: Path) -> None:
