@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 GROWTH = 1.25
 """A share that has outgrown its slots gets slots with this much room, so that it does not outgrow them each time."""
+LAST_S = 30.0
+"""So long the last checkpoint waits for a free slot."""
+LOOK_S = 0.02
 LIMIT_S = 60.0
 SLOWEST_BYTES_PER_S = 100e6
 """A copy to memory that takes longer than this is a hang."""
@@ -100,9 +103,19 @@ class Keeper:
                 control.sealed(checkpoint, slot, size_bytes, time.perf_counter() - start_s, began_s)
 
     def save_last(self, version: Step) -> None:
-        """At the end of the loop, unless this version was saved just now."""
-        if self._last != (version, self._control.generation):
-            self.save(version)
+        """At the end of the loop, unless this version was saved just now.
+
+        It is the one that must not be left out, and nobody trains any more: storage gets some time to free a slot.
+        """
+        if self._last == (version, self._control.generation):
+            return
+        snapshots, deadline = self._snapshots, time.monotonic() + LAST_S
+        with self._track.long("checkpoint", LIMIT_S + LAST_S):
+            while snapshots is not None and snapshots.busy and time.monotonic() < deadline:
+                if self._control.must_park:
+                    return
+                time.sleep(LOOK_S)  # a word in shared memory tells it, and nobody calls
+        self.save(version)
 
     def _open(self, slots: Slots) -> None:
         if self._snapshots is not None:

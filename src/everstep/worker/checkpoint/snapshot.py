@@ -36,6 +36,11 @@ class Snapshots:
         for slot in self._slots:
             slot.close()
 
+    @property
+    def busy(self) -> bool:
+        """No slot is free."""
+        return bool(self._slots) and choose(self._slots) is None
+
     def take(self, checkpoint: Checkpoint, under_way: Callable[[], None] = lambda: None) -> tuple[int, int]:
         """Which slot it is in, and how many bytes that were. ``under_way`` is called when the slot is open.
 
