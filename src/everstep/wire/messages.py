@@ -218,6 +218,11 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The agent was told to end. It stays for its grace, so that a checkpoint can be taken while its workers live."""
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """k1 of one rank: its file is durable, or ``error`` says why not."""
 
@@ -262,6 +267,8 @@ class Welcome:
     """The job takes checkpoints."""
     attempt: int = 0
     """Part of the name of each checkpoint that this job takes."""
+    grace_s: float = 0.0
+    """For the last checkpoint to reach storage when a node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +372,7 @@ ToController = (
     | Keep
     | Skipped
     | Receipt
+    | Leaving
     | Ask
     | Inject
     | Interrupt
