@@ -46,9 +46,7 @@ def entries() -> list[Entry]:
 
 
 def manifest(at: Checkpoint, rank: int, values: bytes = b"\x00values\xff", private: bytes = b"") -> Manifest:
-    return Manifest(
-        *(at.step, at.generation, at.attempt, rank, WORLD, rank, 0, "layout", entries(), values, private)
-    )
+    return Manifest(*(at.step, at.generation, at.attempt, rank, WORLD, rank, 0, "layout", entries(), values, private))
 
 
 def share(at: Checkpoint, rank: int) -> bytes:

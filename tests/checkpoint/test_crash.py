@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.conftest import COORDINATES, TIME_S, Place, expected, load, point
+from tests.checkpoint.disks import PowerDisk
 
 from everstep.checkpoint import catalog, names, retention
 from everstep.checkpoint.catalog import Condition
 from everstep.checkpoint.commit import commit
 from everstep.checkpoint.store import DirectoryStore
 from everstep.core.events import Checkpoint
-from tests.checkpoint.conftest import COORDINATES, TIME_S, Place, expected, load, point
-from tests.checkpoint.disks import PowerDisk
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND, NEW = point(10), point(20), point(30)

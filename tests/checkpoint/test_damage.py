@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.checkpoint.conftest import Place, expected, load, manifest, point, share
 
 from everstep.checkpoint import catalog, files, names
 from everstep.checkpoint.catalog import Condition
 from everstep.checkpoint.disk import Disk
 from everstep.errors import CheckpointError, StateError
-from tests.checkpoint.conftest import Place, expected, load, manifest, point, share
 
 OLD, NEW = point(10), point(20)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.checkpoint.conftest import Place, expected, load, point
 
 from everstep.checkpoint import catalog, names, retention
 from everstep.core.events import Checkpoint
-from tests.checkpoint.conftest import Place, expected, load, point
 
 
 def steps(place: Place) -> list[int]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.checkpoint.conftest import fill, manifest, point, share
 
 from everstep.checkpoint.slot import SlotKeeper, SlotReader, SlotState, SlotWriter, choose, slot_bytes
 from everstep.errors import CheckpointError, ResourceError, SlotHeld
-from tests.checkpoint.conftest import fill, manifest, point, share
 
 OLD, NEW = point(10), point(20)
 

@@ -9,13 +9,13 @@ import os
 import sys
 from pathlib import Path
 
+from tests.checkpoint.conftest import COORDINATES, TIME_S, Place
+from tests.checkpoint.disks import CrashingDisk
+
 from everstep.checkpoint import retention
 from everstep.checkpoint.commit import commit
 from everstep.checkpoint.persister import Write, persist
-from everstep.checkpoint.store import DirectoryStore
 from everstep.core.events import Checkpoint
-from tests.checkpoint.conftest import COORDINATES, TIME_S, Place
-from tests.checkpoint.disks import CrashingDisk
 
 
 def do_persist(place: Place, at: Checkpoint) -> None:
