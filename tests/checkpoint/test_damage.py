@@ -144,7 +144,7 @@ def test_a_file_of_somebody_else_is_not_read(place: Place) -> None:
 def test_two_tensors_of_one_name_are_refused(place: Place) -> None:
     made = manifest(NEW, 0)
     twice = [msgspec.structs.replace(entry, key="model.a") for entry in made.entries]
-    with pytest.raises(StateError, match="two tensors of one share have the key model.a"):
+    with pytest.raises(StateError, match="two tensors of one share have the key"):
         files.write(place.store, "x", msgspec.structs.replace(made, entries=twice), memoryview(share(NEW, 0)))
 
 

@@ -9,10 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import psutil
 import pytest
@@ -38,13 +37,19 @@ def run(work: Awaitable[T]) -> T:
     return asyncio.run(limited())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
+async def reached(gate: Path) -> IO[str]:
+    """When the persister is about to rename; it goes on when this is closed."""
+    return await asyncio.to_thread(gate.open, "w")
 
 
 def actor(place: Place) -> Persister:
     return Persister((sys.executable, "-m", "tests.checkpoint.actors.persister", str(place.root)))
+
+
+@pytest.fixture
+def gate(place: Place) -> Path:
+    os.mkfifo(place.root / "gate")
+    return place.root / "gate"
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +59,14 @@ def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_receipt_comes_when_the_file_is_there(place: Place) -> None:
     async def work() -> None:
+        assert Persister().pid is None, "it is not started before it is needed"
         persister = Persister()
-        assert persister.pid is None, "it is not started before it is needed"
         receipt = await persister.persist(place.order(NEW, 1))
         assert (receipt.rank, receipt.checkpoint, receipt.error) == (1, NEW, "")
         assert receipt.size_bytes == place.file(NEW, 1).stat().st_size
-        assert os.getpriority(os.PRIO_PROCESS, persister.pid or 0) == 19
+        pid = persister.pid
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
         first, second = await asyncio.gather(*(persister.persist(place.order(OLD, rank)) for rank in (0, 1)))
         assert (first.rank, second.rank) == (0, 1)
         await persister.close()
@@ -89,17 +96,14 @@ def test_one_that_dies_is_started_again_once(place: Place, crashes: int) -> None
     assert load(place.store) == (NEW, expected(NEW))
 
 
-def test_closing_waits_for_what_is_being_written(place: Place) -> None:
-    gate = place.root / "gate"
-    os.mkfifo(gate)
-
+def test_closing_waits_for_what_is_being_written(place: Place, gate: Path) -> None:
     async def work() -> None:
         persister = actor(place)
         writing = asyncio.create_task(persister.persist(place.order(NEW, 1)))
-        await until((place.root / "reached").exists)
+        pipe = await reached(gate)
         waiting = asyncio.create_task(persister.persist(place.order(OLD, 0)))
         closing = asyncio.create_task(persister.close(DEADLINE_S))
-        await asyncio.to_thread(gate.write_text, "go on")
+        pipe.close()
         await closing
         assert (await writing).error == ""
         assert (await waiting).error == "the agent is ending"
@@ -108,16 +112,14 @@ def test_closing_waits_for_what_is_being_written(place: Place) -> None:
     assert place.file(NEW, 1).exists()
 
 
-def test_closing_without_time_kills_it_and_leaves_nothing_under_its_name(place: Place) -> None:
-    os.mkfifo(place.root / "gate")
-
+def test_closing_without_time_kills_it_and_leaves_nothing_under_its_name(place: Place, gate: Path) -> None:
     async def work() -> None:
         persister = actor(place)
         writing = asyncio.create_task(persister.persist(place.order(NEW, 1)))
-        await until((place.root / "reached").exists)
-        pid = persister.pid
-        assert pid is not None
-        await persister.close()
+        with await reached(gate):
+            pid = persister.pid
+            assert pid is not None
+            await persister.close()
         assert (await writing).error == "the agent is ending"
         assert not psutil.pid_exists(pid)
 
@@ -125,18 +127,14 @@ def test_closing_without_time_kills_it_and_leaves_nothing_under_its_name(place: 
     assert not place.file(NEW, 1).exists()
 
 
-def test_who_gives_up_waiting_does_not_confuse_the_next(place: Place) -> None:
-    gate = place.root / "gate"
-    os.mkfifo(gate)
-
+def test_who_gives_up_waiting_does_not_confuse_the_next(place: Place, gate: Path) -> None:
     async def work() -> None:
         persister = actor(place)
         writing = asyncio.create_task(persister.persist(place.order(OLD, 0)))
-        await until((place.root / "reached").exists)
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        following = asyncio.create_task(persister.persist(place.order(NEW, 1)))
-        await asyncio.to_thread(gate.write_text, "go on")
+        with await reached(gate):
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            following = asyncio.create_task(persister.persist(place.order(NEW, 1)))
         receipt = await following
         assert (receipt.rank, receipt.checkpoint, receipt.error) == (1, NEW, "")
         await persister.close()
@@ -144,8 +142,7 @@ def test_who_gives_up_waiting_does_not_confuse_the_next(place: Place) -> None:
     run(work())
 
 
-def test_it_dies_with_its_agent(place: Place) -> None:
-    os.mkfifo(place.root / "gate")
+def test_it_dies_with_its_agent(place: Place, gate: Path) -> None:
     script = """
 import asyncio, sys
 from pathlib import Path
@@ -154,23 +151,16 @@ from tests.checkpoint.test_persister import actor
 place = Place(Path(sys.argv[1]))
 async def work():
     persister = actor(place)
-    writing = asyncio.create_task(persister.persist(place.order(point(20), 1)))
-    while not (place.root / "reached").exists():
-        await asyncio.sleep(0.005)
-    sys.stdout.write(f"{persister.pid}\\n")
-    sys.stdout.flush()
-    await writing
+    await persister.persist(place.order(point(20), 1))
 asyncio.run(work())
 """
-    agent = subprocess.Popen([sys.executable, "-c", script, str(place.root)], stdout=subprocess.PIPE, text=True)
-    assert agent.stdout is not None
-    persister = psutil.Process(int(agent.stdout.readline()))
-    agent.send_signal(signal.SIGKILL)
-    agent.communicate(timeout=DEADLINE_S)
-    deadline = time.monotonic() + DEADLINE_S
-    while psutil.pid_exists(persister.pid) and persister.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    agent = subprocess.Popen([sys.executable, "-c", script, str(place.root)])
+    with gate.open("w"):
+        [persister] = psutil.Process(agent.pid).children()
+        agent.send_signal(signal.SIGKILL)
+        agent.communicate(timeout=DEADLINE_S)
+        gone, _ = psutil.wait_procs([persister], DEADLINE_S)
+    assert gone == [persister]
     assert not place.file(NEW, 1).exists()
 
 

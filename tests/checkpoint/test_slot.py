@@ -50,7 +50,7 @@ def test_what_is_no_slot_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_checkpoint_than_the_one_asked_for_is_named(slot: Path) -> None:
-    with SlotReader(slot) as reader, pytest.raises(CheckpointError, match="has Checkpoint.step=10"):
+    with SlotReader(slot) as reader, pytest.raises(CheckpointError, match=r"has Checkpoint\(step=10"):
         reader.read(NEW)
 
 

@@ -1,7 +1,7 @@
 """`persister.py FOLDER --control FD --agent PID`: the real persister, on a disk that FOLDER says how to fail.
 
 FOLDER/crashes is how many persisters are still to be killed, each in the middle of its first write. FOLDER/gate is a
-pipe: who is about to rename says so in FOLDER/reached and waits there, once.
+pipe: who is about to rename opens it, and waits there until it is closed; once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class GatedDisk(Disk):
         self._gate = gate
 
     def rename(self, old: Path, new: Path) -> None:
-        self._gate.with_name("reached").touch()
         with self._gate.open() as gate:
             gate.read()
         self._gate.unlink()
