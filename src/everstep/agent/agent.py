@@ -25,7 +25,7 @@ from everstep.agent.faults import Faults
 from everstep.agent.shm import sweep_stale
 from everstep.agent.uplink import Link, Uplink
 from everstep.agent.watch import Watch
-from everstep.core.events import FenceFailed
+from everstep.core.events import FenceFailed, Sealed
 from everstep.errors import AuthError, ConfigError, ResourceError, WireError
 from everstep.types import NodeId
 from everstep.wire.auth import Token
@@ -39,6 +39,7 @@ from everstep.wire.messages import (
     FromController,
     Inject,
     Notice,
+    Persist,
     Sick,
     Start,
     Tell,
@@ -201,6 +202,9 @@ class Agent:
                 link.send(worker.report)
             for message in worker.told.values():
                 link.send(message)
+        if self._crew is not None:
+            for told in self._crew.slots.told:
+                link.send(told)
         for device, evidence in self._sick.items():
             link.send(Sick(device, evidence))
         self._link = link
@@ -226,7 +230,7 @@ class Agent:
         """While the controller is away it is lost: the next hello says who is still there."""
         if self._link is not None:
             self._link.send(message)
-        elif isinstance(message, Notice) and not isinstance(message.event, FenceFailed):
+        elif isinstance(message, Notice) and not isinstance(message.event, FenceFailed | Sealed):
             log.warning("worker %s, unheard by the controller: %s", message.event.worker, message.event.evidence)
 
     # ── what the controller says ─────────────────────────────────────────────────────────────────────────
@@ -248,6 +252,8 @@ class Agent:
             self._crew.deliver(message)
         elif isinstance(message, Tell):
             self._crew.tell(message)
+        elif isinstance(message, Persist):
+            self._crew.slots.persist(message)
         elif isinstance(message, AskStacks):
             self._crew.ask_stacks(message.workers)
         elif isinstance(message, Inject):

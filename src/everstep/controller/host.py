@@ -19,6 +19,8 @@ from contextlib import suppress
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
+from everstep.controller.cadence import OFF
+from everstep.controller.checkpoints import Checkpointer
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
@@ -26,7 +28,7 @@ from everstep.controller.replay import handle, walk
 from everstep.controller.status import status
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
-from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
+from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Resume, Role, Send, Spawn
 from everstep.core.events import (
     Absent,
     Broken,
@@ -40,7 +42,7 @@ from everstep.core.events import (
     Restarted,
     Verdict,
 )
-from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
+from everstep.core.machine import ANSWERING, EXIT_FAILED, EXIT_INTERRUPTED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.observe.log import RecoveryLog
@@ -62,8 +64,10 @@ from everstep.wire.messages import (
     Keep,
     Notice,
     Publish,
+    Receipt,
     Report,
     Sick,
+    Skipped,
     Stack,
     Start,
     Status,
@@ -83,6 +87,9 @@ TICK_S = 0.25
 
 FAREWELL_S = 10.0
 """How long agents have to end their workers once the job is over."""
+
+HURRY_S = 5.0
+"""When a person stops the job, for what is on its way to storage."""
 
 SHOWN_FAILURES = 20
 
@@ -105,11 +112,16 @@ class Host:
         self._pending: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._end: End | None = None
+        self._saving: asyncio.Task[None] | None = None
+        """A last checkpoint, before the job ends because it was told to."""
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
         self._meetings = Meetings(run.memories)
         self._recoveries = RecoveryLog(run.recoveries)
+        self._checkpoints = Checkpointer(
+            job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
+        )
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -140,8 +152,9 @@ class Host:
             self._work_off()
             self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
+            self._loop.add_signal_handler(signal.SIGTERM, self._preempt)
             try:
                 end = await self._over
             finally:
@@ -163,7 +176,10 @@ class Host:
         return Terms(Codec(FromController), Codec(ToController), self._run.read_token())
 
     async def _farewell(self, end: End) -> None:
-        """Agents end their workers, then their connections."""
+        """What is on its way to storage arrives; agents end their workers, then their connections."""
+        if self._checkpoints.under_way:
+            await self._wait_for_storage(end)
+        await self._checkpoints.finish(0)
         self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
@@ -172,6 +188,28 @@ class Host:
                 await asyncio.wait_for(self._empty.wait(), FAREWELL_S)
             except TimeoutError:
                 log.warning("agents %s did not end in %.0f s", sorted(self._links), FAREWELL_S)
+
+    async def _wait_for_storage(self, end: End) -> None:
+        """Meanwhile nobody trains any more."""
+        hurry = end.code == EXIT_INTERRUPTED and self._saving is None
+        limit_s = min(HURRY_S, self._job.checkpoints.grace_s) if hurry else self._job.checkpoints.grace_s
+        steps = ", ".join(map(str, self._checkpoints.under_way))
+        log.info("the checkpoint of step %s is on its way to storage: waiting up to %g s for it", steps, limit_s)
+        for worker, record in self._machine.members.workers.items():
+            self._to(record.node, Fence(worker))
+        await self._checkpoints.finish(limit_s)
+
+    def _preempt(self) -> None:
+        """This machine will be taken away: save what there is, then end."""
+        if self._saving is None and self._end is None:
+            self._saving = self._loop.create_task(self._save_and_end())
+
+    async def _save_and_end(self) -> None:
+        grace_s = self._job.checkpoints.grace_s
+        log.info("told to end: a checkpoint is taken first, for which there are %g s", grace_s)
+        if not await self._checkpoints.save(grace_s):
+            log.warning("no new checkpoint was committed before the end")
+        self.take(Interrupted())
 
     # ── events and effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -199,6 +237,7 @@ class Host:
                 self._failures.append((time.time(), self._machine.last_failure))
             self._watch_for(event)
             self._carry_out(effects)
+            self._checkpoints.on_event(event)
             self._record(event, self._machine, effects, time_s)
             self._pending.popleft()
 
@@ -213,6 +252,7 @@ class Host:
     def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
         if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
             log.info("%s", recovery.sentence)
+            self._checkpoints.on_recovery(recovery)
 
     def _watch_for(self, event: Event) -> None:
         """Keep the detector informed."""
@@ -257,6 +297,8 @@ class Host:
             if joins:
                 self._to(node, Tell(tuple(workers), self._meetings.memories))
             self._to(node, Deliver(tuple(workers), effect.command))
+        if isinstance(effect.command, Assign | Resume):
+            self._checkpoints.brief(effect.to)
 
     def _by_node(self, workers: tuple[WorkerId, ...]) -> dict[NodeId, list[WorkerId]]:
         groups: dict[NodeId, list[WorkerId]] = defaultdict(list)
@@ -319,6 +361,7 @@ class Host:
     def _lost(self, node: NodeId, evidence: str) -> None:
         if not self._links:
             self._empty.set()
+        self._checkpoints.on_node_lost(node)
         if self._end is None:
             self.take(NodeLost(node, evidence, where=self._detector.node_gone(node)))
 
@@ -339,6 +382,9 @@ class Host:
             chaos=job.chaos,
             master_addr=job.master_addr,
             master_port=job.master_port,
+            checkpoint_dir=job.checkpoints.directory,
+            slots=bool(job.checkpoints.directory) and job.checkpoints.every != OFF,
+            attempt=job.checkpoints.attempt,
         )
 
     def _on_agent(self, node: NodeId, message: ToController) -> None:
@@ -355,6 +401,10 @@ class Host:
             self.take(DeviceSick(node, message.device, message.evidence))
         elif isinstance(message, Stack):
             self._keep_stack(message)
+        elif isinstance(message, Receipt):
+            self._checkpoints.on_receipt(message)
+        elif isinstance(message, Skipped):
+            self._checkpoints.on_skipped(message)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
@@ -381,6 +431,7 @@ class Host:
         """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
         if (link := self._links.pop(lost.node, None)) is not None:
             link.close(lost.evidence)
+        self._checkpoints.on_node_lost(lost.node)
         if not self._links:
             self._empty.set()
 
@@ -396,7 +447,10 @@ class Host:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._found(self._detector.check(self._loop.time()))
+            now = self._loop.time()
+            self._found(self._detector.check(now))
+            version = max((seen.version for seen in self._sightings.values() if seen.rank is not None), default=0)
+            self._checkpoints.tick(now, version)
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -408,7 +462,10 @@ class Host:
                 link.send(Done(self._inject(message)))
             elif isinstance(message, Interrupt):
                 link.send(Done())
-                self.take(Interrupted())
+                if message.save:
+                    self._preempt()
+                else:
+                    self.take(Interrupted())
             else:
                 link.close(f"{type(message).__name__} is not for a client to say")
             message = await link.recv()
@@ -416,7 +473,8 @@ class Host:
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
         failures = list(self._failures)
-        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        shown = status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        return shown | {"checkpoints": self._checkpoints.status()}
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

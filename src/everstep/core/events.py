@@ -65,6 +65,11 @@ class Checkpoint:
     attempt: int = 0
     """Counts the jobs that have used this checkpoint directory."""
 
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sorts from the oldest to the newest: a later generation may have gone back to an earlier step."""
+        return self.attempt, self.generation, self.step
+
 
 # ── from agents ──────────────────────────────────────────────────────────────────────────────────────────
 

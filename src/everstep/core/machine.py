@@ -578,8 +578,7 @@ class Machine(JobState):
         self._enter(RESTORING)
         hollow = self.members.seated(WorkerPhase.HOLLOW)
         self.awaiting = set(hollow)
-        if self.source is None:
-            self.donors = planner.donors(self.members, hollow)
+        self.donors = planner.donors(self.members, hollow) if self.source is None else {}
         for worker in sorted({*hollow, *self.donors.values()}):
             command = self._outstanding(worker)
             assert command is not None

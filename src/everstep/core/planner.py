@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple, Self, cast
 
 from everstep.core.effects import Action
@@ -195,6 +196,9 @@ REMEMBERED = 8
 """So many persistent checkpoints are known; retention keeps fewer, or far apart."""
 
 
+_age = attrgetter("age")
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """Which checkpoints exist: in the memory of which node, and which are committed on storage."""
@@ -210,7 +214,7 @@ class Checkpoints:
         self.sealed[rank] = tuple(sorted((*kept, held)))
 
     def persist(self, checkpoint: Checkpoint) -> None:
-        self.persisted = tuple(sorted({*self.persisted, checkpoint}))[-REMEMBERED:]
+        self.persisted = tuple(sorted({*self.persisted, checkpoint}, key=_age))[-REMEMBERED:]
 
     def discard(self, checkpoint: Checkpoint) -> None:
         """It could not be loaded, from wherever."""
@@ -231,8 +235,8 @@ class Checkpoints:
 
     def newest(self) -> tuple[Checkpoint, str] | None:
         """The ladder: the newest memory checkpoint complete over all ranks, unless storage has a newer one."""
-        best, stored = max(self.complete(), default=None), max(self.persisted, default=None)
-        if best is not None and (stored is None or best >= stored):
+        best, stored = max(self.complete(), key=_age, default=None), max(self.persisted, key=_age, default=None)
+        if best is not None and (stored is None or _age(best) >= _age(stored)):
             return best, "memory"
         return (stored, "persistent") if stored is not None else None
 

@@ -256,6 +256,12 @@ class Welcome:
     master_addr: str = "127.0.0.1"
     """With ``master_port``: what libraries find in the environment. Nothing of ours listens there."""
     master_port: int = 29500
+    checkpoint_dir: str = ""
+    """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
+    slots: bool = False
+    """The job takes checkpoints."""
+    attempt: int = 0
+    """Part of the name of each checkpoint that this job takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +304,8 @@ class Persist:
     write those of this node to storage."""
 
     checkpoint: Checkpoint
+    ranks: tuple[Rank, ...] = ()
+    """Whose shares this node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +331,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the job, as Ctrl-C does."""
+    """End the job, as Ctrl-C does; or as SIGTERM does, which means that the machine will be taken away."""
+
+    save: bool = False
+    """Take a checkpoint first."""
 
 
 @dataclass(frozen=True, slots=True)
