@@ -120,7 +120,7 @@ def test_a_loss_of_power_at_any_call_leaves_all_that_was_promised(tmp_path: Path
                 continue
             at, loaded = found
             assert loaded == expected(at)
-            assert not promised or names.age(at) >= names.age(promised[-1])
+            assert not promised or at.age >= promised[-1].age
             assert len(list(catalog.good(DirectoryStore(outcome)))) >= min(2, len(promised))
         shutil.rmtree(where)
         cuts += 1
