@@ -166,7 +166,7 @@ def test_every_option_reaches_the_job(everstep: Everstep, started: list[tuple[Jo
 
 
 def test_each_command_explains_itself_with_an_example(everstep: Everstep) -> None:
-    for command in ("run", "status", "explain", "plan", "chaos", "replay", "controller", "agent"):
+    for command in ("run", "status", "doctor", "explain", "plan", "chaos", "replay", "controller", "agent"):
         result = everstep(command, "--help")
         assert result.exit_code == 0
         assert f"    everstep {command} " in result.output

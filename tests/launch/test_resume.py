@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def wish(resume: str | None = None, every: str = "auto", directory: Path | None = None) -> Wish:
-    return Wish(every, keep=3, grace_s=1.0, directory=directory, resume=resume)
+    return Wish(every, keep=3, keep_every=0, grace_s=1.0, directory=directory, resume=resume)
 
 
 def test_a_new_job_begins_at_the_start_as_the_first_of_its_directory(job: Job, run: RunDir) -> None:
@@ -105,7 +105,7 @@ def test_a_job_has_one_checkpoint_directory(job: Job, run: RunDir, place: Place)
 
 def test_a_directory_that_cannot_be_made_is_named(job: Job, run: RunDir) -> None:
     (run.path / "taken").write_text("a file")
-    with pytest.raises(ConfigError, match="taken: .*; give --checkpoint-dir another one, or --checkpoint-every off"):
+    with pytest.raises(ConfigError, match=r"taken: .*; give --checkpoint-dir another one, or --checkpoint-every off"):
         begin(job, run, wish(directory=run.path / "taken"))
 
 

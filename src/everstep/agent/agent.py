@@ -44,6 +44,7 @@ from everstep.wire.messages import (
     Sick,
     Start,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -268,6 +269,8 @@ class Agent:
             self._crew.slots.persist(message)
         elif isinstance(message, AskStacks):
             self._crew.ask_stacks(message.workers)
+        elif isinstance(message, Time):
+            self._crew.timekeeper.hear(message)
         elif isinstance(message, Inject):
             self._faults.inject(message)
         else:

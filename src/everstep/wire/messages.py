@@ -236,6 +236,14 @@ class Receipt:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AskTime:
+    """What time is it? The answer is a `Time`."""
+
+    sent_ns: int
+    """By the node's monotonic clock."""
+
+
 # ── controller to agent ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -321,6 +329,14 @@ class AskStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """When the question of ``sent_ns`` was answered, in seconds since 1970."""
+
+    sent_ns: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The job is over, or this agent is not part of it: stop every worker and exit with ``code``."""
 
@@ -366,6 +382,7 @@ ToController = (
     | Notice
     | Sick
     | Beat
+    | AskTime
     | Stack
     | Raised
     | Publish
@@ -377,4 +394,4 @@ ToController = (
     | Inject
     | Interrupt
 )
-FromController = Welcome | Start | Fence | Deliver | Tell | Persist | AskStacks | Inject | Bye | Status | Done
+FromController = Welcome | Start | Fence | Deliver | Tell | Persist | AskStacks | Time | Inject | Bye | Status | Done
