@@ -70,7 +70,7 @@ def test_what_a_failure_would_go_back_to_is_shown(snapshot: Snapshot) -> None:
 
 def test_a_storage_that_cannot_follow_is_shown(snapshot: Snapshot) -> None:
     lines = "\n".join(draw(replace(snapshot, checkpoints=saved(busy=True, error="step 20: disk full")), 100))
-    assert "storage is busy, checkpoints are left out" in lines
+    assert "step 40 in memory; storage is busy" in lines
     assert "not on storage: step 20: disk full" in lines
 
 

@@ -120,7 +120,7 @@ def _checkpoints(row: CheckpointRow | None) -> Iterator[Text]:
     if row.sealed is not None and row.sealed != row.committed:
         shown.append(f"step {row.sealed.step} in memory")
     if row.busy:
-        shown.append("storage is busy, checkpoints are left out")
+        shown.append("storage is busy")
     yield _line(f"  checkpoint: {'; '.join(shown)}", "yellow" if row.busy or row.error else "dim")
     if row.error:
         yield _line(f"  not on storage: {tidy(row.error)}", "yellow")
