@@ -115,6 +115,11 @@ class Checkpointer:
         if isinstance(event, Sealed) and self._store is not None:
             self._on_sealed(event)
 
+    def remember(self, event: Event, time_s: float) -> None:
+        """From the journal of a controller before this one."""
+        if isinstance(event, Persisted):
+            self._committed = event.checkpoint, time_s
+
     def on_receipt(self, receipt: Receipt) -> None:
         course = self._ways.get(receipt.checkpoint)
         if course is None or receipt.checkpoint not in self._persisting:

@@ -140,6 +140,7 @@ class Host:
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
+                self._checkpoints.remember(record.entry, record.time_s)
                 self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)

@@ -528,6 +528,9 @@ class Machine(JobState):
         found = self.checkpoints.newest()
         owners = sorted(rank for rank, at in self.members.coordinates.items() if at.shard in missing)
         lost = f"no live replica holds shards {missing} any more, which ranks {owners} had"
+        if found is None and not self.failures:  # nobody had any state yet
+            self._end(EXIT_FAILED, f"there is no other checkpoint to go on from; {self.last_failure}")
+            return
         if found is None:
             advice = "a mesh with a dimension of replicas keeps each shard more than once"
             self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint: {advice}; {self.last_failure}")
