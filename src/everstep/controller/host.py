@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everstep.chaos.spec import Action as FaultAction
@@ -21,6 +21,7 @@ from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.cadence import OFF
 from everstep.controller.checkpoints import Checkpointer
+from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
@@ -42,7 +43,7 @@ from everstep.core.events import (
     Restarted,
     Verdict,
 )
-from everstep.core.machine import ANSWERING, EXIT_FAILED, EXIT_INTERRUPTED, TRAINING, Machine
+from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.observe.log import RecoveryLog
@@ -91,11 +92,6 @@ TICK_S = 0.25
 FAREWELL_S = 10.0
 """How long agents have to end their workers once the job is over."""
 
-EXIT_PREEMPTED = 128 + signal.SIGTERM
-
-HURRY_S = 5.0
-"""When a person stops the job, for what is on its way to storage."""
-
 SHOWN_FAILURES = 20
 
 CHAOS_PACE_S = 0.5
@@ -117,9 +113,6 @@ class Host:
         self._pending: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._end: End | None = None
-        self._saving: asyncio.Task[None] | None = None
-        """A last checkpoint, before the job ends because it was told to."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
@@ -128,6 +121,7 @@ class Host:
         self._checkpoints = Checkpointer(
             job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
         )
+        self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -161,7 +155,7 @@ class Host:
             ticker = self._loop.create_task(self._tick())
             for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
-            self._loop.add_signal_handler(signal.SIGTERM, self._preempt)
+            self._loop.add_signal_handler(signal.SIGTERM, self._ending.preempt)
             try:
                 end = await self._over
             finally:
@@ -184,9 +178,7 @@ class Host:
 
     async def _farewell(self, end: End) -> None:
         """What is on its way to storage arrives; agents end their workers, then their connections."""
-        if self._checkpoints.under_way:
-            await self._wait_for_storage(end)
-        await self._checkpoints.finish(0)
+        await self._ending.wait_for_storage(end)
         self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
@@ -195,40 +187,6 @@ class Host:
                 await asyncio.wait_for(self._empty.wait(), FAREWELL_S)
             except TimeoutError:
                 log.warning("agents %s did not end in %.0f s", sorted(self._links), FAREWELL_S)
-
-    async def _wait_for_storage(self, end: End) -> None:
-        """Meanwhile nobody trains any more."""
-        hurry = end.code == EXIT_INTERRUPTED and self._saving is None
-        limit_s = min(HURRY_S, self._job.checkpoints.grace_s) if hurry else self._job.checkpoints.grace_s
-        steps = ", ".join(map(str, self._checkpoints.under_way))
-        log.info("the checkpoint of step %s is on its way to storage: waiting up to %g s for it", steps, limit_s)
-        for worker, record in self._machine.members.workers.items():
-            self._to(record.node, Fence(worker))
-        await self._checkpoints.finish(limit_s)
-
-    def _preempt(self) -> None:
-        """This machine will be taken away: save what there is, then end."""
-        if self._saving is None and self._end is None:
-            self._saving = self._begin(self._save_and_end())
-
-    async def _save_and_end(self) -> None:
-        grace_s = self._job.checkpoints.grace_s
-        log.info("told to end: a checkpoint is taken first, for which there are %g s", grace_s)
-        if not await self._checkpoints.save(grace_s):
-            log.warning("no new checkpoint was committed before the end")
-        self.take(Interrupted())
-
-    async def _save_and_part(self, node: NodeId) -> None:
-        """It has to go, and the others go on without it."""
-        log.info("%s is told to end: a checkpoint is taken first", node)
-        await self._checkpoints.save(self._job.checkpoints.grace_s)
-        self._to(node, Bye(EXIT_PREEMPTED, "it was told to end"))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     # ── events and effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -428,7 +386,7 @@ class Host:
         elif isinstance(message, Skipped):
             self._checkpoints.on_skipped(message)
         elif isinstance(message, Leaving):
-            self._begin(self._save_and_part(node))
+            self._ending.part(node)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
@@ -487,7 +445,7 @@ class Host:
             elif isinstance(message, Interrupt):
                 link.send(Done())
                 if message.save:
-                    self._preempt()
+                    self._ending.preempt()
                 else:
                     self.take(Interrupted())
             else:
