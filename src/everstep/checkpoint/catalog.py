@@ -66,7 +66,7 @@ def claim_attempt(store: Store) -> int:
 def find(store: Store) -> list[Found]:
     """All of them, the newest first."""
     found = [_look(store, directory, checkpoint) for directory, checkpoint in _directories(store)]
-    return sorted(found, key=lambda each: names.age(each.checkpoint), reverse=True)
+    return sorted(found, key=lambda each: each.checkpoint.age, reverse=True)
 
 
 def good(store: Store) -> Iterator[Found]:

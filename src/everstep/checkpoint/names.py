@@ -58,8 +58,3 @@ def rank_of(file: str) -> Rank | None:
 
 def attempt_file(attempt: int) -> str:
     return f"{ATTEMPTS}/{attempt:06d}"
-
-
-def age(checkpoint: Checkpoint) -> tuple[int, int, int]:
-    """Sorts from the oldest to the newest: a later generation may have gone back to an earlier step."""
-    return checkpoint.attempt, checkpoint.generation, checkpoint.step

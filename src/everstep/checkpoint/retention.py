@@ -32,7 +32,7 @@ def retire(store: Store, newest: Checkpoint, keep: int = 3, every: int = 0) -> l
     hidden = []
     for each in reversed(found):
         replaced_by = newest if each.condition is Condition.INCOMPLETE else oldest.checkpoint
-        if each.directory not in wanted and names.age(each.checkpoint) < names.age(replaced_by):
+        if each.directory not in wanted and each.checkpoint.age < replaced_by.age:
             hidden.append(store.hide(each.directory))
     return hidden
 

@@ -30,7 +30,6 @@ import msgspec
 import xxhash
 
 from everstep.checkpoint.manifest import Manifest
-from everstep.checkpoint.names import age
 from everstep.core.events import Checkpoint
 from everstep.errors import CheckpointError, ResourceError, SlotHeld
 from everstep.types import Generation, Step
@@ -216,8 +215,8 @@ def choose(slots: Sequence[SlotWriter]) -> SlotWriter | None:
             continue
         if (checkpoint := slot.checkpoint) is None:
             return slot
-        if oldest is None or age(checkpoint) < oldest[0]:
-            oldest = age(checkpoint), slot
+        if oldest is None or checkpoint.age < oldest[0]:
+            oldest = checkpoint.age, slot
     return oldest and oldest[1]
 
 

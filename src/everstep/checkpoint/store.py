@@ -7,7 +7,6 @@ whole or not at all. An object store can do all of this too; there the object CO
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -125,7 +124,7 @@ class DirectoryStore:
     def hide(self, folder: str) -> str:
         hidden = f"{names.TRASH}{folder}"
         while (self.root / hidden).exists():  # half purged, by who died over it
-            hidden = f"{names.TRASH}{folder}-{secrets.token_hex(4)}"
+            hidden = f"{names.TRASH}{folder}-{os.urandom(4).hex()}"
         self._disk.rename(self.root / folder, self.root / hidden)
         self._disk.sync_directory(self.root)
         return hidden
@@ -149,7 +148,7 @@ class FilePart:
     def __init__(self, path: Path, disk: Disk) -> None:
         self._path = path
         self._disk = disk
-        self._part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{names.PART}")
+        self._part = path.with_name(f"{path.name}.{os.urandom(4).hex()}{names.PART}")
         self._fd = disk.create(self._part)
 
     def write(self, offset: int, data: Buffer) -> None:

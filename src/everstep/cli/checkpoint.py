@@ -59,18 +59,19 @@ def list_(directory: Path, as_json: bool) -> None:
     table = Table(box=HORIZONTALS, header_style="dim", pad_edge=False)
     for head in ("step", "generation", "attempt", "ranks", "size"):
         table.add_column(head, justify="right", no_wrap=True)
-    for head in ("committed", "directory"):
+    for head in ("condition", "time", "directory"):
         table.add_column(head, no_wrap=True)
-    table.add_column("")
     for each in found:
         at, commit = each.checkpoint, each.commit
         ranks, size, when = ("–", "–", "–")
         if commit is not None:
             ranks, size, when = str(commit.world_size), write_size(commit.bytes), _when(commit.time_s)
-        told = str(each.condition) + (f": {each.reason}" if each.reason else "")
-        numbers = (str(at.step), str(at.generation), str(at.attempt))
-        table.add_row(*numbers, ranks, size, when, each.directory, told, style=_COLOURS.get(each.condition, "dim"))
+        numbers = (str(at.step), str(at.generation), str(at.attempt), ranks, size)
+        table.add_row(*numbers, each.condition, when, each.directory, style=_COLOURS.get(each.condition, "dim"))
     Console(highlight=False).print(table)
+    for each in found:
+        if each.condition in (Condition.BAD, Condition.UNREADABLE):
+            click.echo(f"{each.directory}: {each.reason}")
 
 
 @checkpoint.command(help=_VERIFY_HELP)

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
 from everstep.chaos.spec import Action as FaultAction
@@ -53,6 +53,7 @@ from everstep.wire.messages import (
     AgentHello,
     Ask,
     AskStacks,
+    AskTime,
     Beat,
     Bye,
     Deliver,
@@ -62,6 +63,7 @@ from everstep.wire.messages import (
     Inject,
     Interrupt,
     Keep,
+    Leaving,
     Notice,
     Publish,
     Receipt,
@@ -72,6 +74,7 @@ from everstep.wire.messages import (
     Start,
     Status,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -87,6 +90,8 @@ TICK_S = 0.25
 
 FAREWELL_S = 10.0
 """How long agents have to end their workers once the job is over."""
+
+EXIT_PREEMPTED = 128 + signal.SIGTERM
 
 HURRY_S = 5.0
 """When a person stops the job, for what is on its way to storage."""
@@ -114,6 +119,7 @@ class Host:
         self._end: End | None = None
         self._saving: asyncio.Task[None] | None = None
         """A last checkpoint, before the job ends because it was told to."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
@@ -134,6 +140,7 @@ class Host:
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
+                self._checkpoints.remember(record.entry, record.time_s)
                 self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
@@ -202,7 +209,7 @@ class Host:
     def _preempt(self) -> None:
         """This machine will be taken away: save what there is, then end."""
         if self._saving is None and self._end is None:
-            self._saving = self._loop.create_task(self._save_and_end())
+            self._saving = self._begin(self._save_and_end())
 
     async def _save_and_end(self) -> None:
         grace_s = self._job.checkpoints.grace_s
@@ -210,6 +217,18 @@ class Host:
         if not await self._checkpoints.save(grace_s):
             log.warning("no new checkpoint was committed before the end")
         self.take(Interrupted())
+
+    async def _save_and_part(self, node: NodeId) -> None:
+        """It has to go, and the others go on without it."""
+        log.info("%s is told to end: a checkpoint is taken first", node)
+        await self._checkpoints.save(self._job.checkpoints.grace_s)
+        self._to(node, Bye(EXIT_PREEMPTED, "it was told to end"))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # ── events and effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -385,6 +404,7 @@ class Host:
             checkpoint_dir=job.checkpoints.directory,
             slots=bool(job.checkpoints.directory) and job.checkpoints.every != OFF,
             attempt=job.checkpoints.attempt,
+            grace_s=job.checkpoints.grace_s,
         )
 
     def _on_agent(self, node: NodeId, message: ToController) -> None:
@@ -395,6 +415,8 @@ class Host:
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, AskTime):
+            self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
             self._hand_on(node, message)
         elif isinstance(message, Sick):
@@ -405,6 +427,8 @@ class Host:
             self._checkpoints.on_receipt(message)
         elif isinstance(message, Skipped):
             self._checkpoints.on_skipped(message)
+        elif isinstance(message, Leaving):
+            self._begin(self._save_and_part(node))
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
