@@ -151,7 +151,8 @@ def test_training_goes_on_while_both_slots_are_busy(start: Callable[..., Run]) -
     job = start("--nproc", "2", "--standby", "0", "--checkpoint-every", "4", *script)
 
     def persister() -> psutil.Process | None:
-        return next((it for it in job.family() if "everstep.checkpoint.persister" in it.cmdline()), None)
+        children = (child for process in job.family() for child in process.children())
+        return next((child for child in children if "everstep.checkpoint.persister" in child.cmdline()), None)
 
     process = eventually(persister, "a persister")
     process.suspend()
