@@ -22,6 +22,7 @@ from everstep.agent.nursery import Nursery
 from everstep.agent.process import ExitStatus, WorkerProcess
 from everstep.agent.ring import RingReader
 from everstep.agent.shm import SharedDirectory
+from everstep.agent.slots import SlotBook
 from everstep.agent.spawner import Spawner
 from everstep.agent.switchboard import Switchboard
 from everstep.agent.timekeeper import Timekeeper
@@ -66,7 +67,8 @@ class Crew:
         self.timekeeper = Timekeeper(tell, self.flight.set_clock)
         self._started: set[WorkerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._switchboard = Switchboard(self.workers, tell)
+        self.slots = SlotBook(welcome, node, self._directory, tell, self._begin)
+        self._switchboard = Switchboard(self.workers, self.slots, tell)
         self._nursery = Nursery(
             welcome.preload,
             fresh=not welcome.zygote,
@@ -89,6 +91,7 @@ class Crew:
         self.abandon()
         for task in self._tasks:
             task.cancel()
+        await self.slots.close()
         await self._nursery.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):

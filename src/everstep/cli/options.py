@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from everstep.chaos import spec
-from everstep.controller.job import Job
+from everstep.controller.cadence import AUTO
+from everstep.controller.job import CheckpointPlan, Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
 from everstep.launch.prepare import (
@@ -22,6 +23,7 @@ from everstep.launch.prepare import (
     job_name,
     worker_environment,
 )
+from everstep.launch.resume import Wish
 from everstep.units import read_duration, read_size
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -46,11 +48,22 @@ class JobOptions:
     chaos: tuple[str, ...]
     lease_s: float
     fence_s: float
+    checkpoint_every: str
+    checkpoint_dir: Path | None
+    keep: int
+    keep_every: int
+    grace_s: float
+    resume: str | None
+
+    @property
+    def wish(self) -> Wish:
+        return Wish(self.checkpoint_every, self.keep, self.keep_every, self.grace_s, self.checkpoint_dir, self.resume)
 
     def check(self, cwd: Path) -> Program:
         """What can be told without a process."""
         if self.no_zygote and self.preload:
             raise ConfigError("--preload and --no-zygote: a plain interpreter preloads nothing; leave one of them out")
+        self.wish.check(self.run_dir)
         for name in self.preload:
             check_importable(name, cwd)
         return find_program(self.program, self.as_module, cwd)
@@ -219,6 +232,45 @@ _JOB = (
         default=_default(Job, "fence_s"),
         show_default=True,
         help="Seconds for a killed worker to go; after them its device is not used again.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        default=AUTO,
+        show_default=True,
+        metavar="auto|off|STEPS|TIME",
+        help="When to take checkpoints: 50 (steps), 30s, or as often as it pays best.",
+    ),
+    click.option(
+        "--checkpoint-dir",
+        type=click.Path(path_type=Path),
+        help="Where they go; all nodes must have it. Default: checkpoints in the run directory.",
+    ),
+    click.option(
+        "--keep",
+        type=click.IntRange(min=2),
+        default=_default(CheckpointPlan, "keep"),
+        show_default=True,
+        help="So many of the newest good checkpoints stay.",
+    ),
+    click.option(
+        "--keep-every",
+        type=click.IntRange(min=0),
+        default=_default(CheckpointPlan, "keep_every"),
+        metavar="STEPS",
+        help="Of older ones the first of each so many steps stays; 0: none.",
+    ),
+    click.option(
+        "--grace",
+        "grace_s",
+        type=Seconds(),
+        default=_default(CheckpointPlan, "grace_s"),
+        show_default=True,
+        help="Seconds at the end for the last checkpoint to reach storage.",
+    ),
+    click.option(
+        "--resume",
+        metavar="latest|STEP|DIR",
+        help="Go on from a checkpoint. A run directory that has had a run goes on from its latest one.",
     ),
 )
 
