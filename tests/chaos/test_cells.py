@@ -1,10 +1,13 @@
 """What the matrix plans has to be survivable: else it would blame the job for its own mistake."""
 
+from dataclasses import fields
 from itertools import islice
 
 import pytest
 
 from everstep.chaos.cells import Plan
+from everstep.chaos.exact.recipe import CHOICES, Recipe
+from everstep.chaos.exact.variants import RECIPES
 from everstep.chaos.spec import Action, parse
 from everstep.worker.phases import PHASES
 
@@ -34,3 +37,11 @@ def test_who_hangs_has_done_steps_before(seed: int) -> None:
                 assert fault.step == planned.trial.recipe.steps - 1
                 assert fault.rank not in [earlier.rank for earlier in faults[:index]], planned
     assert hangs
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Recipe) if field.name not in ("steps", "swallow")])
+def test_each_option_is_in_a_variant(name: str) -> None:
+    """So that nobody thinks a feature covered which is not. Errors are swallowed in a test of their own."""
+    used = {getattr(recipe, name) for recipe in RECIPES.values()}
+    assert used >= set(CHOICES.get(name, ())), "each choice"
+    assert len(used) > 1

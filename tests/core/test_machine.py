@@ -579,6 +579,14 @@ def test_a_resumed_job_whose_checkpoint_is_damaged_begins_with_the_next_older_on
     assert set(job.commands(Resume).values()) == {Resume(job.generation, Step(20))}
 
 
+def test_a_resumed_job_without_another_checkpoint_fails_and_names_it() -> None:
+    job = Job(ranks=2, resume=(checkpoint(30),)).run(RESTORING)
+    job.machine.table = tuple(job.machine.members.seated())
+    cannot_load(job)
+    job.run()
+    job.failed_because("no other checkpoint to go on from; the checkpoint of step 30 cannot be loaded (bit flip)")
+
+
 def test_a_failure_before_a_resumed_job_trains_loads_the_same_checkpoint() -> None:
     job = Job(ranks=2, resume=(checkpoint(30),)).run(RESTORING)
     job.crash(0)

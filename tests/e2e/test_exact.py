@@ -24,6 +24,8 @@ RANKS = {
     "mlp-unused": 2,
     "mlp-static": 3,
     "mlp-static-accumulate": 2,
+    "mlp-closure": 2,
+    "mlp-compiled": 2,
     "conv-private": 2,
     "gpt-accumulate": 2,
 }
@@ -60,11 +62,21 @@ PLACES = {
     "optimizer mid": "phase=optimizer when=mid",
     "optimizer after": "phase=optimizer when=after",
 }
-WITH_STANDBY = ("mlp", "conv", "gpt", "mlp-unused", "mlp-static", "conv", "conv-private", "gpt-accumulate", "mlp")
+WITH_STANDBY = (
+    "mlp",
+    "conv",
+    "gpt",
+    "mlp-unused",
+    "mlp-static",
+    "mlp-compiled",
+    "conv-private",
+    "gpt-accumulate",
+    "mlp-closure",
+)
 WITHOUT = (
     "conv-private",
     "gpt-accumulate",
-    "mlp",
+    "mlp-closure",
     "mlp-static",
     "conv",
     "gpt",
@@ -166,7 +178,3 @@ def test_with_carried_streams_a_run_is_that_of_plain_torch(variant: str, tmp_pat
     ours = clean(Trial(VARIANTS[variant]), cleans)
     theirs = plain(VARIANTS[variant], 2, tmp_path / "plain")
     assert not differences(theirs, ours)
-
-
-def test_each_option_is_in_a_variant_that_is_run_here() -> None:
-    """So that nobody thinks a feature covered which is not."""

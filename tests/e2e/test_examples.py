@@ -38,7 +38,7 @@ def test_the_gpt_learns_and_all_ranks_end_on_one_hash(start: Start) -> None:
 
 @pytest.mark.parametrize(("script", "steps"), [("hsdp.py", 60), ("tensor_parallel.py", 100)])
 def test_sharded_models_learn_on_through_the_loss_of_a_whole_row(start: Start, script: str, steps: int) -> None:
-    faults = [word for rank in (2, 3) for word in ("--chaos", f"kill rank={rank} step=30 phase=backward")]
+    faults = [word for rank in (2, 3) for word in ("--chaos", f"kill rank={rank} step=30 phase=backward when=after")]
     run = start("--nproc", "4", "--standby", "1", *faults, str(EXAMPLES / script))
     assert run.wait() == 0, run.text()
     losses = [float(loss) for loss in re.findall(r"\[rank 0\] step \d+: loss ([\d.]+)", run.text())]

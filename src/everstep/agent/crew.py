@@ -25,6 +25,7 @@ from everstep.agent.shm import SharedDirectory
 from everstep.agent.slots import SlotBook
 from everstep.agent.spawner import Spawner
 from everstep.agent.switchboard import Switchboard
+from everstep.agent.timekeeper import Timekeeper
 from everstep.agent.worker import LocalWorker
 from everstep.core.effects import Assign
 from everstep.core.events import Exited, FenceFailed
@@ -63,6 +64,7 @@ class Crew:
         self._logs = Path(welcome.run_dir) / "logs"
         self._directory = SharedDirectory(welcome.job, node)
         self.flight = Flight(Path(welcome.run_dir), node, self.workers)
+        self.timekeeper = Timekeeper(tell, self.flight.set_clock)
         self._started: set[WorkerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.slots = SlotBook(welcome, node, self._directory, tell, self._begin)
@@ -81,6 +83,7 @@ class Crew:
     async def open(self) -> None:
         """Listen to the workers, and record them."""
         self._begin(self.flight.run())
+        self._begin(self.timekeeper.run())
         await self._switchboard.open(self._socket, self._token)
 
     async def close(self) -> None:

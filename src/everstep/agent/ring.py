@@ -20,7 +20,7 @@ from pathlib import Path
 
 from everstep.agent.shm import SharedDirectory
 from everstep.errors import BoardError
-from everstep.observe.notes import MOST_ATTEMPTS, NOTE_BYTES, Note, pack, unpack
+from everstep.observe.notes import MOST_ATTEMPTS, NOTE, Note
 from everstep.types import Mark, WorkerId
 
 CAPACITY = 2048
@@ -31,8 +31,9 @@ _LAYOUT = 1
 _HEAD_WORD = 8  # of 8 bytes
 _SLOTS_OFFSET, _SLOT_BYTES = 128, 32
 SIZE_BYTES = _SLOTS_OFFSET + CAPACITY * _SLOT_BYTES
+_SLOT = struct.Struct(f"<{NOTE.size}sI4x")
 _CRC = struct.Struct("<I")
-_FILLED_BYTES = NOTE_BYTES + _CRC.size
+_FILLED_BYTES = NOTE.size + _CRC.size
 _WRAP = 0xFFFFFFFF
 
 
@@ -52,7 +53,8 @@ class RingWriter:
         """Now."""
         with self._lock:
             count = self._count
-            body = pack((time.monotonic_ns(), step, generation, min(attempt, MOST_ATTEMPTS), mark))
+            tries = attempt if attempt < MOST_ATTEMPTS else MOST_ATTEMPTS
+            body = NOTE.pack(time.monotonic_ns(), step, generation, tries, mark)
             offset = _SLOTS_OFFSET + count % CAPACITY * _SLOT_BYTES
             self._map[offset : offset + _FILLED_BYTES] = body + _CRC.pack(zlib.crc32(body, count & _WRAP))
             self._count = self._words[_HEAD_WORD] = count + 1
@@ -94,20 +96,25 @@ class RingReader:
         notes: list[Note] = []
         if head - self._next > CAPACITY:
             self._lose(notes, head - CAPACITY)
-        while self._next < head:
-            offset = _SLOTS_OFFSET + self._next % CAPACITY * _SLOT_BYTES
-            slot = self._map[offset : offset + _FILLED_BYTES]
-            body = slot[:NOTE_BYTES]
-            if zlib.crc32(body, self._next & _WRAP) == _CRC.unpack_from(slot, NOTE_BYTES)[0]:
-                [note] = unpack(body)
-                notes.append(note)
+        while self._next < head and self._take_run(notes, head, final=final):
+            pass
+        return notes
+
+    def _take_run(self, notes: list[Note], head: int, *, final: bool) -> bool:
+        """Up to the end of the file, or of what is there. False: the next one is not all here yet."""
+        at = self._next % CAPACITY
+        start = _SLOTS_OFFSET + at * _SLOT_BYTES
+        run = self._map[start : start + min(head - self._next, CAPACITY - at) * _SLOT_BYTES]
+        for body, crc in _SLOT.iter_unpack(run):
+            if zlib.crc32(body, self._next & _WRAP) == crc:
+                notes.append(note := Note._make(NOTE.unpack(body)))
                 self._last_ns = note.at_ns
                 self._next += 1
-            elif final or self._words[_HEAD_WORD] - self._next >= CAPACITY:
+            elif final or self._words[_HEAD_WORD] - self._next >= CAPACITY:  # it is not there any more
                 self._lose(notes, self._next + 1)
             else:
-                break  # its bytes are not all here yet: the next look has them
-        return notes
+                return False
+        return True
 
     def _lose(self, notes: list[Note], then: int) -> None:
         self._next = then

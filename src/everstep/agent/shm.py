@@ -96,6 +96,16 @@ def remove_stale(path: Path) -> bool:
     return not path.exists()
 
 
+def find_stale(root: Path = ROOT) -> list[Path]:
+    """The directories of agents that no longer live. Those of other users cannot be told."""
+    found = []
+    for path in sorted(root.glob(f"{PREFIX}*")):
+        if (lock_fd := _lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)) is not None:
+            os.close(lock_fd)
+            found.append(path)
+    return found
+
+
 def sweep_stale(root: Path = ROOT) -> list[Path]:
     """Remove the directories of agents that no longer live; returns them. Those of other users stay."""
     return [path for path in sorted(root.glob(f"{PREFIX}*")) if path.is_dir() and remove_stale(path)]

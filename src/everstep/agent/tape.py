@@ -22,6 +22,7 @@ SLOW_NS = 1_000_000_000
 DENSER = 64
 """Steps with a checkpoint are so much more likely to be sampled."""
 
+_FORWARD, _CHECKPOINT = int(Mark.FORWARD), int(Mark.CHECKPOINT)
 _OF_STEPS = frozenset((Mark.IDLE, Mark.FORWARD, Mark.BACKWARD, Mark.READY, Mark.COMMITTED, Mark.CHECKPOINT, Mark.END))
 
 
@@ -40,9 +41,8 @@ class _Fate(enum.Enum):
 
 @dataclass(slots=True)
 class _Unit:
-    """``step`` and ``attempt`` are None before the first step."""
-
     begin: tuple[int, int] | None
+    """Step and attempt; None before the first."""
     fate: _Fate
     notes: list[Note] = field(default_factory=list)
     written: int = 0
@@ -60,14 +60,14 @@ class Tape:
         """What has happened up to now; of steps without a failure those that ``stride`` divides are kept."""
         kept = Kept([], [])
         for note in notes:
-            begin = (note.step, note.attempt)
-            if note.mark == Mark.FORWARD and begin != self._unit.begin:
-                self._turn(note, begin, kept, stride)
+            mark = note.mark
+            if mark == _FORWARD and (note.step, note.attempt) != self._unit.begin:
+                self._turn(note, kept, stride)
             unit = self._unit
             unit.notes.append(note)
-            if note.mark not in _OF_STEPS:
+            if mark not in _OF_STEPS:
                 self._pin(kept)
-            elif note.mark == Mark.CHECKPOINT and unit.fate is _Fate.OPEN and is_sample(note.step, stride, True):
+            elif mark == _CHECKPOINT and unit.fate is _Fate.OPEN and is_sample(note.step, stride, True):
                 unit.fate = _Fate.SAMPLE
         unit = self._unit
         if unit.fate is _Fate.OPEN and unit.notes and now_ns - unit.notes[0].at_ns > SLOW_NS:
@@ -82,7 +82,7 @@ class Tape:
         _write(self._unit, kept)
         return kept
 
-    def _turn(self, note: Note, begin: tuple[int, int], kept: Kept, stride: int) -> None:
+    def _turn(self, note: Note, kept: Kept, stride: int) -> None:
         """The next step begins, and ends this one."""
         self._unit.notes.append(note._replace(mark=Mark.END))
         _write(self._unit, kept)
@@ -91,7 +91,7 @@ class Tape:
         if self._after:
             self._after -= 1
             fate = _Fate.PIN
-        self._unit = _Unit(begin, fate)
+        self._unit = _Unit((note.step, note.attempt), fate)
 
     def _pin(self, kept: Kept) -> None:
         self._after = AFTER

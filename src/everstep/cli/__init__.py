@@ -9,7 +9,19 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import chaos, checkpoint, cluster, demo, explain, plan, replay, run, status
+from everstep.cli import (
+    chaos,
+    checkpoint,
+    cluster,
+    demo,
+    doctor,
+    explain,
+    plan,
+    replay,
+    run,
+    status,
+    trace,
+)
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -61,8 +73,18 @@ def main() -> None:
     """
 
 
-for _command in (
-    *(run.run, status.status, explain.explain, plan.plan, checkpoint.checkpoint, chaos.chaos, replay.replay),
-    *(cluster.controller, cluster.agent, demo.demo),
-):
+_COMMANDS = (
+    *(
+        run.run,
+        status.status,
+        explain.explain,
+        trace.trace,
+        plan.plan,
+        checkpoint.checkpoint,
+        chaos.chaos,
+        replay.replay,
+    ),
+    *(cluster.controller, cluster.agent, doctor.doctor, demo.demo),
+)
+for _command in _COMMANDS:
     main.add_command(_command)

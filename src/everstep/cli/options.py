@@ -24,7 +24,7 @@ from everstep.launch.prepare import (
     worker_environment,
 )
 from everstep.launch.resume import Wish
-from everstep.units import read_duration
+from everstep.units import read_duration, read_size
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -51,12 +51,13 @@ class JobOptions:
     checkpoint_every: str
     checkpoint_dir: Path | None
     keep: int
+    keep_every: int
     grace_s: float
     resume: str | None
 
     @property
     def wish(self) -> Wish:
-        return Wish(self.checkpoint_every, self.keep, self.grace_s, self.checkpoint_dir, self.resume)
+        return Wish(self.checkpoint_every, self.keep, self.keep_every, self.grace_s, self.checkpoint_dir, self.resume)
 
     def check(self, cwd: Path) -> Program:
         """What can be told without a process."""
@@ -111,6 +112,20 @@ class Seconds(click.ParamType[float]):
             return value
         try:
             return read_duration(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return read_size(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
@@ -236,6 +251,13 @@ _JOB = (
         default=_default(CheckpointPlan, "keep"),
         show_default=True,
         help="So many of the newest good checkpoints stay.",
+    ),
+    click.option(
+        "--keep-every",
+        type=click.IntRange(min=0),
+        default=_default(CheckpointPlan, "keep_every"),
+        metavar="STEPS",
+        help="Of older ones the first of each so many steps stays; 0: none.",
     ),
     click.option(
         "--grace",

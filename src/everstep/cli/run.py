@@ -79,9 +79,10 @@ def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -
 def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, str], wish: Wish, note: str = "") -> int:
     """Lay out the run and see it through; the exit code."""
     run = RunDir(path)
-    beginning = begin(job, run, wish)
-    job = beginning.job
     try:
+        path.mkdir(parents=True, exist_ok=True)
+        beginning = begin(job, run, wish)
+        job = beginning.job
         run.create(job, token)
     except OSError as error:
         raise ConfigError(f"--run-dir {path}: {error.strerror}; name a directory that can be written") from None

@@ -39,12 +39,14 @@ class Every:
             return cls(auto=text == AUTO)
         if text.isdecimal():
             if int(text) < 1:
-                raise ConfigError(f"{text!r}: a checkpoint is taken every 1 step or more; to take none give {OFF}")
+                raise ConfigError(f"--checkpoint-every {text!r}: give 1 step or more, or {OFF} to take none")
             return cls(steps=int(text))
         try:
-            return cls(seconds=read_duration(text))
+            if text[-1:].isalpha():  # with its unit, or it might be meant as steps
+                return cls(seconds=read_duration(text))
         except ConfigError:
-            raise ConfigError(f"{text!r}: give {AUTO}, {OFF}, a number of steps (50) or a duration (30s)") from None
+            pass
+        raise ConfigError(f"--checkpoint-every {text!r}: give {AUTO}, {OFF}, steps (50) or a duration (30s)")
 
     @property
     def off(self) -> bool:

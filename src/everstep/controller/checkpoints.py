@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from everstep.checkpoint.store import Store, open_store
 from everstep.controller.cadence import Cadence, Every
 from everstep.controller.job import CheckpointPlan
 from everstep.core.events import Checkpoint, Event, JobPhase, Persisted, Sealed
-from everstep.core.machine import TRAINING, Machine
+from everstep.core.machine import RECOVERING, TRAINING, Machine
 from everstep.errors import CheckpointError
 from everstep.observe.checkpoints import CheckpointRecord, Fate, encode
 from everstep.observe.records import Decision, Recovery
@@ -103,6 +103,8 @@ class Checkpointer:
         self._fresh = asyncio.Event()
         """Set when one is committed that was begun after the newest `save`."""
         self._save_since = 0.0
+        self._saving = 0
+        """So many wait for that."""
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -112,6 +114,11 @@ class Checkpointer:
         """After the machine has handled it."""
         if isinstance(event, Sealed) and self._store is not None:
             self._on_sealed(event)
+
+    def remember(self, event: Event, time_s: float) -> None:
+        """From the journal of a controller before this one."""
+        if isinstance(event, Persisted):
+            self._committed = event.checkpoint, time_s
 
     def on_receipt(self, receipt: Receipt) -> None:
         course = self._ways.get(receipt.checkpoint)
@@ -152,9 +159,10 @@ class Checkpointer:
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def brief(self, workers: Iterable[WorkerId]) -> None:
-        """Tell newcomers, and those who go on, when to take checkpoints."""
+        """Tell newcomers, and those who go on after a recovery, when to take checkpoints."""
         if not self._cadence.every.off:
-            self._tell(workers, self._cadence.standing)
+            standing = self._cadence.standing
+            self._tell(workers, replace(standing, soon=True) if self._saving else standing)
 
     def _spread(self, schedule: Schedule | None) -> None:
         if schedule is not None:
@@ -217,7 +225,7 @@ class Checkpointer:
                 return
             self._on_committed(course)
             try:
-                await asyncio.to_thread(retire, self._store, checkpoint, self._plan.keep)
+                await asyncio.to_thread(retire, self._store, checkpoint, self._plan.keep, self._plan.keep_every)
                 await asyncio.to_thread(purge, self._store)
             except (CheckpointError, OSError) as error:
                 log.warning("old checkpoints are not removed: %s", error)
@@ -271,15 +279,20 @@ class Checkpointer:
         return sorted(checkpoint.step for checkpoint in self._persisting)
 
     async def save(self, limit_s: float) -> bool:
-        """Take one now; whether it is committed within the limit."""
-        if self._cadence.every.off or self._machine().phase not in TRAINING:
+        """Take one now, or as soon as a recovery is over; whether it is committed within the limit."""
+        if self._cadence.every.off or self._machine().phase not in (*TRAINING, *RECOVERING):
             return False
         self._save_since = time.time()
         self._fresh.clear()
+        self._saving += 1
         self._spread(self._cadence.ask(asyncio.get_running_loop().time()))
-        with suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self._fresh.wait(), limit_s)
-        return self._fresh.is_set()
+        except TimeoutError:
+            return False
+        finally:
+            self._saving -= 1
+        return True
 
     async def finish(self, limit_s: float) -> None:
         """Wait for what is on its way to storage; then write down the fate of all that is left."""

@@ -21,6 +21,7 @@ from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.cadence import OFF
 from everstep.controller.checkpoints import Checkpointer
+from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
@@ -42,7 +43,7 @@ from everstep.core.events import (
     Restarted,
     Verdict,
 )
-from everstep.core.machine import ANSWERING, EXIT_FAILED, EXIT_INTERRUPTED, TRAINING, Machine
+from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
 from everstep.observe.log import RecoveryLog
@@ -53,6 +54,7 @@ from everstep.wire.messages import (
     AgentHello,
     Ask,
     AskStacks,
+    AskTime,
     Beat,
     Bye,
     Deliver,
@@ -62,6 +64,7 @@ from everstep.wire.messages import (
     Inject,
     Interrupt,
     Keep,
+    Leaving,
     Notice,
     Publish,
     Receipt,
@@ -72,6 +75,7 @@ from everstep.wire.messages import (
     Start,
     Status,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -87,9 +91,6 @@ TICK_S = 0.25
 
 FAREWELL_S = 10.0
 """How long agents have to end their workers once the job is over."""
-
-HURRY_S = 5.0
-"""When a person stops the job, for what is on its way to storage."""
 
 SHOWN_FAILURES = 20
 
@@ -112,8 +113,6 @@ class Host:
         self._pending: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._end: End | None = None
-        self._saving: asyncio.Task[None] | None = None
-        """A last checkpoint, before the job ends because it was told to."""
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
@@ -122,6 +121,7 @@ class Host:
         self._checkpoints = Checkpointer(
             job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
         )
+        self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
         self._machine, self._journal, self._effects = self._open_journal()
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
@@ -134,6 +134,7 @@ class Host:
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
+                self._checkpoints.remember(record.entry, record.time_s)
                 self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
@@ -154,7 +155,7 @@ class Host:
             ticker = self._loop.create_task(self._tick())
             for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
-            self._loop.add_signal_handler(signal.SIGTERM, self._preempt)
+            self._loop.add_signal_handler(signal.SIGTERM, self._ending.preempt)
             try:
                 end = await self._over
             finally:
@@ -177,9 +178,7 @@ class Host:
 
     async def _farewell(self, end: End) -> None:
         """What is on its way to storage arrives; agents end their workers, then their connections."""
-        if self._checkpoints.under_way:
-            await self._wait_for_storage(end)
-        await self._checkpoints.finish(0)
+        await self._ending.wait_for_storage(end)
         self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
@@ -188,28 +187,6 @@ class Host:
                 await asyncio.wait_for(self._empty.wait(), FAREWELL_S)
             except TimeoutError:
                 log.warning("agents %s did not end in %.0f s", sorted(self._links), FAREWELL_S)
-
-    async def _wait_for_storage(self, end: End) -> None:
-        """Meanwhile nobody trains any more."""
-        hurry = end.code == EXIT_INTERRUPTED and self._saving is None
-        limit_s = min(HURRY_S, self._job.checkpoints.grace_s) if hurry else self._job.checkpoints.grace_s
-        steps = ", ".join(map(str, self._checkpoints.under_way))
-        log.info("the checkpoint of step %s is on its way to storage: waiting up to %g s for it", steps, limit_s)
-        for worker, record in self._machine.members.workers.items():
-            self._to(record.node, Fence(worker))
-        await self._checkpoints.finish(limit_s)
-
-    def _preempt(self) -> None:
-        """This machine will be taken away: save what there is, then end."""
-        if self._saving is None and self._end is None:
-            self._saving = self._loop.create_task(self._save_and_end())
-
-    async def _save_and_end(self) -> None:
-        grace_s = self._job.checkpoints.grace_s
-        log.info("told to end: a checkpoint is taken first, for which there are %g s", grace_s)
-        if not await self._checkpoints.save(grace_s):
-            log.warning("no new checkpoint was committed before the end")
-        self.take(Interrupted())
 
     # ── events and effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -385,6 +362,7 @@ class Host:
             checkpoint_dir=job.checkpoints.directory,
             slots=bool(job.checkpoints.directory) and job.checkpoints.every != OFF,
             attempt=job.checkpoints.attempt,
+            grace_s=job.checkpoints.grace_s,
         )
 
     def _on_agent(self, node: NodeId, message: ToController) -> None:
@@ -395,6 +373,8 @@ class Host:
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, AskTime):
+            self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
             self._hand_on(node, message)
         elif isinstance(message, Sick):
@@ -405,6 +385,8 @@ class Host:
             self._checkpoints.on_receipt(message)
         elif isinstance(message, Skipped):
             self._checkpoints.on_skipped(message)
+        elif isinstance(message, Leaving):
+            self._ending.part(node)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
@@ -463,7 +445,7 @@ class Host:
             elif isinstance(message, Interrupt):
                 link.send(Done())
                 if message.save:
-                    self._preempt()
+                    self._ending.preempt()
                 else:
                     self.take(Interrupted())
             else:

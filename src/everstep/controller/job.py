@@ -38,6 +38,8 @@ class CheckpointPlan:
     every: str = "off"
     """As ``--checkpoint-every`` has it."""
     keep: int = 3
+    keep_every: int = 0
+    """Beside the newest, the first of each so many steps stays."""
     attempt: int = 0
     grace_s: float = 30.0
     """At the end of the job, for what is on its way to storage."""

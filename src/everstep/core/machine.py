@@ -440,9 +440,9 @@ class Machine(JobState):
             self.reason = f"what came after the last step is lost: all start again and load step {self.target}"
             self._restart()
 
-    def _recover(self, *, counts: bool = True) -> None:
+    def _recover(self) -> None:
         """Stop the survivors and start a new generation from them."""
-        if not self._next_attempt(STOPPING, counts=counts):
+        if not self._next_attempt(STOPPING):
             return
         self.answers.clear()
         self.actions.clear()
@@ -452,8 +452,8 @@ class Machine(JobState):
         self.send(sorted(self.awaiting), Stop(self.generation))
         self._advance()
 
-    def _next_attempt(self, phase: JobPhase, *, counts: bool = True) -> bool:
-        self.attempts += counts
+    def _next_attempt(self, phase: JobPhase) -> bool:
+        self.attempts += 1
         if self.attempts > self.config.max_failures_per_step:
             limit = f"max_failures_per_step={self.config.max_failures_per_step}"
             self._end(EXIT_FAILED, f"more than {limit} around step {self.target}; {self.last_failure}")
@@ -528,6 +528,9 @@ class Machine(JobState):
         found = self.checkpoints.newest()
         owners = sorted(rank for rank, at in self.members.coordinates.items() if at.shard in missing)
         lost = f"no live replica holds shards {missing} any more, which ranks {owners} had"
+        if found is None and not self.failures:  # nobody had any state yet
+            self._end(EXIT_FAILED, f"there is no other checkpoint to go on from; {self.last_failure}")
+            return
         if found is None:
             advice = "a mesh with a dimension of replicas keeps each shard more than once"
             self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint: {advice}; {self.last_failure}")
@@ -602,7 +605,8 @@ class Machine(JobState):
         self.last_failure = f"the checkpoint of step {checkpoint.step} cannot be loaded ({event.evidence})"
         self.note(self.last_failure)
         self.losses.append(Loss(Cause.CHECKPOINT, event.evidence))
-        self._recover(counts=False)
+        self.attempts -= 1  # the one that follows counts in its place
+        self._recover()
 
     def _start_training(self) -> None:
         if self.source is None:

@@ -28,6 +28,7 @@ class Wish:
 
     every: str
     keep: int
+    keep_every: int
     grace_s: float
     directory: Path | None = None
     """``--checkpoint-dir``"""
@@ -63,6 +64,7 @@ def begin(job: Job, run: RunDir, wish: Wish) -> Beginning:
         directory=str(where) if taking or chosen else "",
         every=wish.every,
         keep=wish.keep,
+        keep_every=wish.keep_every,
         attempt=_claim(store, where) if taking else 0,
         grace_s=wish.grace_s,
     )

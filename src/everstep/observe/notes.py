@@ -20,8 +20,8 @@ MAGIC = b"everstep flight 1\n"
 KIND = "a flight record"
 FOLDER = "flight"
 
-_NOTE = struct.Struct("<qqIHBx")
-NOTE_BYTES = _NOTE.size
+NOTE = struct.Struct("<qqIHBx")
+"""As a `Note` is in rings and files."""
 MOST_ATTEMPTS = 0xFFFF
 
 
@@ -37,12 +37,12 @@ class Note(NamedTuple):
 
 
 def pack(note: Iterable[int]) -> bytes:
-    return _NOTE.pack(*note)
+    return NOTE.pack(*note)
 
 
 def unpack(data: bytes) -> list[Note]:
     """Many of them, one behind the other."""
-    return [Note._make(fields) for fields in _NOTE.iter_unpack(data)]
+    return [Note._make(fields) for fields in NOTE.iter_unpack(data)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,11 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The agent was told to end. It stays for its grace, so that a checkpoint can be taken while its workers live."""
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """k1 of one rank: its file is durable, or ``error`` says why not."""
 
@@ -229,6 +234,14 @@ class Receipt:
     digest: str = ""
     """xxh3 of the header of the file, which has the digests of its tensors."""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskTime:
+    """What time is it? The answer is a `Time`."""
+
+    sent_ns: int
+    """By the node's monotonic clock."""
 
 
 # ── controller to agent ──────────────────────────────────────────────────────────────────────────────────
@@ -262,6 +275,8 @@ class Welcome:
     """The job takes checkpoints."""
     attempt: int = 0
     """Part of the name of each checkpoint that this job takes."""
+    grace_s: float = 0.0
+    """For the last checkpoint to reach storage when a node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +329,14 @@ class AskStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """When the question of ``sent_ns`` was answered, in seconds since 1970."""
+
+    sent_ns: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The job is over, or this agent is not part of it: stop every worker and exit with ``code``."""
 
@@ -359,14 +382,16 @@ ToController = (
     | Notice
     | Sick
     | Beat
+    | AskTime
     | Stack
     | Raised
     | Publish
     | Keep
     | Skipped
     | Receipt
+    | Leaving
     | Ask
     | Inject
     | Interrupt
 )
-FromController = Welcome | Start | Fence | Deliver | Tell | Persist | AskStacks | Inject | Bye | Status | Done
+FromController = Welcome | Start | Fence | Deliver | Tell | Persist | AskStacks | Time | Inject | Bye | Status | Done

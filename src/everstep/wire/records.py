@@ -45,6 +45,12 @@ class RecordFile:
         """On their way to the disk when this returns."""
         self._write(b"".join(_HEAD.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body for body in bodies))
 
+    def copy_from(self, path: Path, start: int) -> None:
+        """Whole records of another such file, from there to its end."""
+        with path.open("rb") as file:
+            file.seek(start)
+            self._write(file.read())
+
     def close(self) -> None:
         os.close(self._fd)
 

@@ -6,9 +6,11 @@ started by torchrun or plain python: ordinary groups, the same steps and seeds, 
 
 from __future__ import annotations
 
+import atexit
 import os
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -63,6 +65,8 @@ class JobSession:
         }
         self._world = World(GlooSeam(), control.publish, prologues if self._joins else None)
         control.world = self._world
+        atexit.register(self._world.close)
+        os.register_at_fork(after_in_child=partial(atexit.unregister, self._world.close))
         self._world.begin(place.rank, place.world_size, assign.generation)
 
     def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
