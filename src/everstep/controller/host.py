@@ -22,8 +22,9 @@ from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
+from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
-from everstep.controller.status import status
+from everstep.controller.status import progress, status
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
@@ -43,7 +44,9 @@ from everstep.core.events import (
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.history import History
 from everstep.observe.log import RecoveryLog
+from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -110,7 +113,10 @@ class Host:
         self._detector = Detector(job.config.ranks)
         self._meetings = Meetings(run.memories)
         self._recoveries = RecoveryLog(run.recoveries)
+        self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
+        history = History(run.recoveries, run.checkpoints)
+        self.outlook = Outlook(job.name, self._machine, self._progress, history, self.status)
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
         """A new job, or the one that the journal tells of."""
@@ -119,6 +125,7 @@ class Host:
             return machine, Journal.create(self._run.journal, self._job.config), machine.start()
         journal, records = Journal.reopen(self._run.journal)
         machine = Machine(self._job.config)
+        self._progress = Progress(records[0].time_s)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
@@ -211,6 +218,7 @@ class Host:
                 self._finish(effect)
 
     def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        self._progress.take(event, machine, time_s)
         if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
             log.info("%s", recovery.sentence)
 
@@ -348,6 +356,7 @@ class Host:
             self.take(message.event)
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
+            self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
         elif isinstance(message, Publish | Keep):
             self._hand_on(node, message)
@@ -416,7 +425,8 @@ class Host:
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
         failures = list(self._failures)
-        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        shown = status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        return shown | {"progress": progress(self._progress, time.time())}
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

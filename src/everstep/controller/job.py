@@ -84,6 +84,10 @@ class RunDir:
         return self.path / "recoveries.jsonl"
 
     @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints.jsonl"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

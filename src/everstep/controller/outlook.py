@@ -1,0 +1,25 @@
+"""What the controller shows of its job, in one place: metrics and the live page read it and change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everstep.core.machine import Machine
+from everstep.observe.history import History
+from everstep.observe.progress import Progress
+from everstep.observe.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    name: str
+    machine: Machine
+    progress: Progress
+    history: History
+    status: Callable[[], dict[str, object]]
+    """As `everstep status --json` shows it."""
+    phases: dict[str, Tally] = field(default_factory=dict)
+    """How long ranks were in each phase of their steps."""
+    now_s: Callable[[], float] = time.time
