@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from tests.observe.test_history import checkpoint
+from tests.observe.test_ledger import checkpoint
 from tests.observe.test_progress import WatchedJob
 
 from everstep.controller.outlook import Outlook
 from everstep.core.events import Committed
-from everstep.observe.history import History
+from everstep.observe.ledger import Ledger
 from everstep.observe.metrics import Metrics
 from everstep.observe.records import encode
 from everstep.observe.tally import STEP_BOUNDS_S, Tally
@@ -46,10 +46,10 @@ class Scraped:
 class Scraper:
     def __init__(self, job: WatchedJob, root: Path) -> None:
         self._root = root
-        history = History(root / "recoveries.jsonl", root / "checkpoints.jsonl")
+        ledger = Ledger(root / "recoveries.jsonl", root / "checkpoints.jsonl")
         self.phases: dict[str, Tally] = {}
         self._job = job
-        outlook = Outlook("train-1", job.machine, job.progress, history, dict, self.phases, lambda: job.now)
+        outlook = Outlook("train-1", job.machine, job.progress, ledger, dict, self.phases, lambda: job.now)
         self._metrics = Metrics(outlook)
 
     def scrape(self) -> Scraped:

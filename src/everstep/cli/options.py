@@ -15,10 +15,12 @@ from everstep.chaos import spec
 from everstep.controller.job import Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
+from everstep.launch.environment import parse_address
 from everstep.launch.prepare import (
     OURS,
     Program,
     check_importable,
+    check_port,
     find_program,
     job_name,
     worker_environment,
@@ -46,6 +48,7 @@ class JobOptions:
     chaos: tuple[str, ...]
     lease_s: float
     fence_s: float
+    web: tuple[str, int] | None
 
     def check(self, cwd: Path) -> Program:
         """What can be told without a process."""
@@ -70,6 +73,7 @@ class JobOptions:
             lease_s=self.lease_s,
             fence_s=self.fence_s,
             chaos=self.chaos,
+            web=self.web,
         )
 
     def _environment(self) -> dict[str, str]:
@@ -102,6 +106,26 @@ class Seconds(click.ParamType[float]):
         if not 0 < seconds < math.inf:
             self.fail(f"{value!r} is no duration: give seconds, more than 0", param, ctx)
         return seconds
+
+
+class WebAddress(click.ParamType[tuple[str, int] | None]):
+    """Where the live page is: ``PORT``, ``HOST:PORT``, or ``off``."""
+
+    name = "port|host:port|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int] | None:
+        if value == "off":
+            return None
+        if isinstance(value, tuple):
+            return value
+        text = f"127.0.0.1:{value}" if str(value).isdecimal() else str(value)
+        try:
+            host, port = parse_address(text)
+        except ConfigError:
+            self.fail(f"{value!r}: write a port, HOST:PORT, or off", param, ctx)
+        if port:
+            check_port(host, port, "--web")
+        return host, port
 
 
 class Variable(click.ParamType[tuple[str, str]]):
@@ -206,6 +230,13 @@ _JOB = (
         default=_default(Job, "fence_s"),
         show_default=True,
         help="Seconds for a killed worker to go; after them its device is not used again.",
+    ),
+    click.option(
+        "--web",
+        type=WebAddress(),
+        default="{}:{}".format(*_default(Job, "web")),
+        show_default=True,
+        help="Where the live page is; port 0: any that is free. Elsewhere than on loopback it asks for a token.",
     ),
 )
 

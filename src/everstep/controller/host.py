@@ -25,6 +25,7 @@ from everstep.controller.meetings import Meetings
 from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
 from everstep.controller.status import progress, status
+from everstep.controller.web.live import LivePage
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
@@ -44,7 +45,7 @@ from everstep.core.events import (
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
-from everstep.observe.history import History
+from everstep.observe.ledger import Ledger
 from everstep.observe.log import RecoveryLog
 from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
@@ -115,8 +116,8 @@ class Host:
         self._recoveries = RecoveryLog(run.recoveries)
         self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
-        history = History(run.recoveries, run.checkpoints)
-        self.outlook = Outlook(job.name, self._machine, self._progress, history, self.status)
+        ledger = Ledger(run.recoveries, run.checkpoints)
+        self.outlook = Outlook(job.name, self._machine, self._progress, ledger, self.status)
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
         """A new job, or the one that the journal tells of."""
@@ -147,13 +148,17 @@ class Host:
             self._work_off()
             self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
+            page = LivePage(self._run, self._job, self.outlook)
+            page.begin()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
             try:
                 end = await self._over
             finally:
                 ticker.cancel()
+            page.end()
             await self._farewell(end)
+            await page.close()
         return end.code
 
     async def _listen(self) -> Server[FromController, ToController]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from everstep.core.machine import Machine
-from everstep.observe.history import History
+from everstep.observe.ledger import Ledger
 from everstep.observe.progress import Progress
 from everstep.observe.tally import Tally
 
@@ -17,7 +17,7 @@ class Outlook:
     name: str
     machine: Machine
     progress: Progress
-    history: History
+    ledger: Ledger
     status: Callable[[], dict[str, object]]
     """As `everstep status --json` shows it."""
     phases: dict[str, Tally] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import everstep
 from everstep.core.events import JobPhase
 from everstep.core.machine import Machine
 from everstep.core.membership import Membership
-from everstep.observe.history import History
+from everstep.observe.ledger import Ledger
 from everstep.observe.progress import Progress
 from everstep.observe.tally import Tally
 from everstep.types import WorkerPhase
@@ -34,7 +34,7 @@ class Model(Protocol):
     @property
     def progress(self) -> Progress: ...
     @property
-    def history(self) -> History: ...
+    def ledger(self) -> Ledger: ...
     @property
     def phases(self) -> Mapping[str, Tally]:
         """How long ranks were in each phase of their steps, by its name."""
@@ -64,14 +64,14 @@ class _JobCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         model = self._model
-        model.history.refresh()
+        model.ledger.refresh()
         yield InfoMetricFamily("everstep_job", "The job.", {"name": model.name, "version": everstep.__version__})
         yield from _state(model.machine)
         yield from _members(model.machine)
         yield from _progress(model.progress, model.now_s())
         yield _histograms("everstep_phase_seconds", "How long ranks were in a phase of a step.", "phase", model.phases)
-        yield from _recoveries(model.history)
-        yield from _checkpoints(model.history, model.now_s())
+        yield from _recoveries(model.ledger)
+        yield from _checkpoints(model.ledger, model.now_s())
 
 
 def _state(machine: Machine) -> Iterator[Family]:
@@ -120,28 +120,28 @@ def _progress(progress: Progress, now_s: float) -> Iterator[Family]:
     yield failures
 
 
-def _recoveries(history: History) -> Iterator[Family]:
+def _recoveries(ledger: Ledger) -> Iterator[Family]:
     labels = ["cause", "decision", "outcome"]
     recoveries = CounterMetricFamily("everstep_recoveries", "Recoveries that are over.", labels=labels)
-    for (cause, decision, outcome), count in history.outcomes.items():
+    for (cause, decision, outcome), count in ledger.outcomes.items():
         recoveries.add_metric([cause, decision or "none", outcome], count)
     yield recoveries
-    yield _histogram("recovery_seconds", "From the failure until the job went on.", history.recovery_s)
-    stages = history.stages_s
+    yield _histogram("recovery_seconds", "From the failure until the job went on.", ledger.recovery_s)
+    stages = ledger.stages_s
     yield _histograms("everstep_recovery_stage_seconds", "Time in each stage of a recovery.", "stage", stages)
-    yield _counter("steps_redone", "Steps that recoveries made the job do again.", history.steps_redone)
-    yield _counter("restored_bytes", "What newcomers received.", history.restored_bytes)
-    yield _counter("false_alarms", "Failures of workers that had moved on.", history.false_alarms)
+    yield _counter("steps_redone", "Steps that recoveries made the job do again.", ledger.steps_redone)
+    yield _counter("restored_bytes", "What newcomers received.", ledger.restored_bytes)
+    yield _counter("false_alarms", "Failures of workers that had moved on.", ledger.false_alarms)
 
 
-def _checkpoints(history: History, now_s: float) -> Iterator[Family]:
+def _checkpoints(ledger: Ledger, now_s: float) -> Iterator[Family]:
     checkpoints = CounterMetricFamily("everstep_checkpoints", "Checkpoints, by how far they came.", labels=["fate"])
-    for fate, count in history.fates.items():
+    for fate, count in ledger.fates.items():
         checkpoints.add_metric([fate], count)
     yield checkpoints
-    yield _histogram("checkpoint_k0_seconds", "How long the copy to memory held up the training.", history.k0_s)
-    yield _histogram("checkpoint_k1_seconds", "From the order to persist to the durable commit.", history.k1_s)
-    if (last := history.last_committed) is not None:
+    yield _histogram("checkpoint_k0_seconds", "How long the copy to memory held up the training.", ledger.k0_s)
+    yield _histogram("checkpoint_k1_seconds", "From the order to persist to the durable commit.", ledger.k1_s)
+    if (last := ledger.last_committed) is not None:
         yield _gauge("checkpoint_last_committed_step", "Step of the newest durable checkpoint.", last.step)
         age_s = max(0.0, now_s - last.time_s)
         yield _gauge("checkpoint_age_seconds", "Since the state of the newest durable checkpoint was taken.", age_s)

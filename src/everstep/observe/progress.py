@@ -72,6 +72,11 @@ class Progress:
         if newest > self.version:
             self._advance(newest, time_s if self._trains else min(time_s, self._paused_s))
 
+    @property
+    def begun(self) -> bool:
+        """It has trained."""
+        return self._mark_s is not None or self.completed > 0
+
     def goodput(self, now_s: float) -> float:
         """Share of the time since the start that went into steps that count."""
         elapsed_s = self.elapsed_s(now_s)

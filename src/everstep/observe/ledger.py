@@ -58,7 +58,7 @@ class Tail(Generic[T]):
         return records
 
 
-class History:
+class Ledger:
     """Of one run. Counts are over all of it."""
 
     def __init__(self, recoveries: Path, checkpoints: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.observe.conftest import RecordedJob
 
 from everstep.observe.checkpoints import CheckpointRecord, Fate
-from everstep.observe.history import History
+from everstep.observe.ledger import Ledger
 from everstep.observe.records import Decision, Outcome, encode
 
 
@@ -43,8 +43,8 @@ def checkpoints(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def history(recoveries: Path, checkpoints: Path) -> History:
-    return History(recoveries, checkpoints)
+def ledger(recoveries: Path, checkpoints: Path) -> Ledger:
+    return Ledger(recoveries, checkpoints)
 
 
 def recovery() -> bytes:
@@ -55,49 +55,49 @@ def recovery() -> bytes:
     return encode(job.record)
 
 
-def test_a_run_without_records_has_none(history: History) -> None:
-    history.refresh()
-    assert (list(history.recoveries), list(history.checkpoints), history.last_committed) == ([], [], None)
+def test_a_run_without_records_has_none(ledger: Ledger) -> None:
+    ledger.refresh()
+    assert (list(ledger.recoveries), list(ledger.checkpoints), ledger.last_committed) == ([], [], None)
 
 
-def test_each_recovery_is_counted_once(history: History, recoveries: Path) -> None:
+def test_each_recovery_is_counted_once(ledger: Ledger, recoveries: Path) -> None:
     recoveries.write_bytes(recovery())
-    history.refresh()
-    history.refresh()
-    assert history.outcomes == {("EXIT", Decision.REDO, Outcome.RECOVERED): 1}
+    ledger.refresh()
+    ledger.refresh()
+    assert ledger.outcomes == {("EXIT", Decision.REDO, Outcome.RECOVERED): 1}
     with recoveries.open("ab") as file:
         file.write(recovery())
-    history.refresh()
-    assert history.outcomes.total() == history.recovery_s.count == len(history.recoveries) == 2
-    assert history.steps_redone == 2
+    ledger.refresh()
+    assert ledger.outcomes.total() == ledger.recovery_s.count == len(ledger.recoveries) == 2
+    assert ledger.steps_redone == 2
 
 
-def test_a_line_that_is_still_written_comes_when_it_is_whole(history: History, recoveries: Path) -> None:
+def test_a_line_that_is_still_written_comes_when_it_is_whole(ledger: Ledger, recoveries: Path) -> None:
     line = recovery()
     recoveries.write_bytes(line + line[:100])
-    history.refresh()
-    assert len(history.recoveries) == 1
+    ledger.refresh()
+    assert len(ledger.recoveries) == 1
     with recoveries.open("ab") as file:
         file.write(line[100:])
-    history.refresh()
-    assert len(history.recoveries) == 2
+    ledger.refresh()
+    assert len(ledger.recoveries) == 2
 
 
-def test_the_newest_durable_checkpoint_is_known_among_others(history: History, checkpoints: Path) -> None:
+def test_the_newest_durable_checkpoint_is_known_among_others(ledger: Ledger, checkpoints: Path) -> None:
     checkpoints.write_bytes(
         checkpoint(10) + checkpoint(20) + checkpoint(30, Fate.SEALED) + checkpoint(40, Fate.SKIPPED)
     )
-    history.refresh()
-    assert history.last_committed is not None
-    assert history.last_committed.step == 20
-    assert history.fates == {Fate.COMMITTED: 2, Fate.SEALED: 1, Fate.SKIPPED: 1}
-    assert (history.k0_s.count, history.k1_s.count) == (3, 2)
+    ledger.refresh()
+    assert ledger.last_committed is not None
+    assert ledger.last_committed.step == 20
+    assert ledger.fates == {Fate.COMMITTED: 2, Fate.SEALED: 1, Fate.SKIPPED: 1}
+    assert (ledger.k0_s.count, ledger.k1_s.count) == (3, 2)
 
 
 def test_a_line_that_is_no_record_is_told_and_left_out(
-    history: History, checkpoints: Path, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, checkpoints: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints.write_bytes(checkpoint(10) + b'{"step": "x"}\n' + checkpoint(20))
-    history.refresh()
-    assert [record.step for record in history.checkpoints] == [10, 20]
+    ledger.refresh()
+    assert [record.step for record in ledger.checkpoints] == [10, 20]
     assert "checkpoints.jsonl has a line near byte" in caplog.text
