@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from everstep.controller.outlook import Outlook
 from everstep.controller.web import shapes
-from everstep.controller.web.feed import Feed, Glance
+from everstep.controller.web.feed import Feed, Glance, Listener
 from everstep.observe.metrics import Metrics
 
 STATIC = Path(__file__).parent / "static"
@@ -74,28 +74,29 @@ class Events:
         if self._feed.full:
             headers = {"Retry-After": "5"}
             return await PlainTextResponse("too many listeners\n", 503, headers)(scope, receive, send)
-        telling = asyncio.create_task(self._tell(send))
-        leaving = asyncio.create_task(_left(receive))
-        try:
-            await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            telling.cancel()
-            leaving.cancel()
+        with self._feed.listener() as listener:
+            telling = asyncio.create_task(_tell(listener, send))
+            leaving = asyncio.create_task(_left(receive))
+            try:
+                await asyncio.wait((telling, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                telling.cancel()
+                leaving.cancel()
         if telling.done() and not telling.cancelled():
             telling.result()
         return None
 
-    async def _tell(self, send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        with self._feed.listener() as listener:
-            while (event := await listener.hear()) is not None:
-                try:
-                    async with asyncio.timeout(SLOW_S):
-                        await send({"type": "http.response.body", "body": event, "more_body": True})
-                except TimeoutError:
-                    return
-        await send({"type": "http.response.body", "body": b""})
+
+async def _tell(listener: Listener, send: Send) -> None:
+    headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    while (event := await listener.hear()) is not None:
+        try:
+            async with asyncio.timeout(SLOW_S):
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        except TimeoutError:
+            return
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _left(receive: Receive) -> None:
