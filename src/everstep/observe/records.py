@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.observe.lines import Lines, read_lines
+
 
 class Decision(enum.StrEnum):
     """How the job went on."""
@@ -162,13 +164,14 @@ def shown(recovery: Recovery | None) -> object:
     return None if recovery is None else msgspec.to_builtins(recovery)
 
 
+def scan_recoveries(path: Path) -> Lines[Recovery]:
+    """What can be read of the records of a run, whatever state its file is in."""
+    return read_lines(path, _DECODER.decode)
+
+
 def read_recoveries(path: Path) -> list[Recovery]:
     """All records of a run, oldest first. A last line that is still being written is left out."""
-    try:
-        *lines, _ = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []  # nothing has failed yet
-    return [_DECODER.decode(line) for line in lines]
+    return scan_recoveries(path).whole()
 
 
 def first_line(text: str) -> str:
