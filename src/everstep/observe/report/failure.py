@@ -24,7 +24,7 @@ from everstep.observe.report.parts import (
 )
 from everstep.observe.report.run import Run
 from everstep.observe.report.scale import Scale
-from everstep.observe.report.scene import Actor, Part, Scene, StepSpan, recovered, set_scene
+from everstep.observe.report.scene import STAGE_CLASSES, Actor, Part, Scene, StepSpan, recovered, set_scene
 from everstep.observe.report.svg import (
     SMALL_PX,
     TEXT_PX,
@@ -594,18 +594,6 @@ def _steps(sheet: _Sheet, y: float) -> Markup:
     return group(*shapes, class_="steps")
 
 
-_STAGE_CLASS = {
-    "detect": 0,
-    "stop": 1,
-    "restart": 1,
-    "decide": 2,
-    "settle": 3,
-    "reset": 4,
-    "restore": 5,
-    "first step": 6,
-}
-
-
 def _stages(sheet: _Sheet, y: float) -> tuple[Markup, float]:
     """Where the time of the recovery went: a ruler with a label for each stage."""
     stages = [stage for stage in sheet.scene.stages if stage.end_s > stage.start_s]
@@ -630,7 +618,7 @@ def _stages(sheet: _Sheet, y: float) -> tuple[Markup, float]:
                 y,
                 right - x,
                 12,
-                f"stage stage-{_STAGE_CLASS[stage.name]}",
+                f"stage {STAGE_CLASSES[stage.name]}",
                 told,
                 data_stage=stage.name,
                 data_start=f"{stage.start_s - sheet.scene.failed_s:.6f}",

@@ -291,6 +291,10 @@ _PHASES = {
 }
 
 
+STAGE_CLASSES = {name: f"stage-{index}" for index, (name, _) in enumerate(_STAGES)} | {"restart": "stage-1"}
+"""The look of each in pictures."""
+
+
 def stage_times(recovery: Recovery) -> list[tuple[str, float]]:
     """The names and seconds that add up to the total."""
     return [(name, getattr(recovery, key)) for name, key in _STAGES]

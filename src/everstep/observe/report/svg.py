@@ -95,6 +95,13 @@ def hint(*lines: str) -> Markup:
     return tag("title", "\n".join(line for line in lines if line))
 
 
+def nothing(name: str, title: str, why: str, width: float) -> Svg:
+    """In the place of a picture for which nothing was recorded."""
+    rows = wrapped(why, width - 16)
+    lines = [text(8, 22 + 18 * index, row, "soft") for index, row in enumerate(rows)]
+    return Svg(name, width, 20.0 + 18 * len(rows), title, why, join(lines))
+
+
 def text_width(words: str, size_px: float = TEXT_PX, *, bold: bool = False) -> float:
     """An estimate on the safe side: no font is at hand where pictures are drawn."""
     units = sum(_advance(char) for char in words)
