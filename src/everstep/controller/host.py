@@ -51,6 +51,7 @@ from everstep.wire.messages import (
     AgentHello,
     Ask,
     AskStacks,
+    AskTime,
     Beat,
     Bye,
     Deliver,
@@ -68,6 +69,7 @@ from everstep.wire.messages import (
     Start,
     Status,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -349,6 +351,8 @@ class Host:
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, AskTime):
+            self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
             self._hand_on(node, message)
         elif isinstance(message, Sick):

@@ -71,7 +71,7 @@ class Failure:
     @property
     def sentence(self) -> str:
         """``rank 2 (killed by SIGKILL in COMMITTED of step 7) → standby 4``."""
-        text = first_line(self.evidence)
+        text = one_line(self.evidence)
         if self.rank is None:
             return text
         alarm = ", a false alarm" if self.false_alarm else ""
@@ -134,7 +134,7 @@ class Recovery:
     @property
     def _result(self) -> str:
         if self.outcome in (Outcome.FAILED, Outcome.INTERRUPTED):
-            return first_line(self.reason)
+            return one_line(self.reason)
         if self.decision is Decision.RESTART:
             return "all started again" + (f" and loaded step {self.target}" if self.target else "")
         if self.decision is Decision.ROLLBACK:
@@ -174,7 +174,7 @@ def read_recoveries(path: Path) -> list[Recovery]:
     return scan_recoveries(path).whole()
 
 
-def first_line(text: str) -> str:
-    """What a person reads of evidence. Of a traceback its last line, else the first one of the text."""
+def one_line(text: str) -> str:
+    """Of a traceback its last line, else the first one of the text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0].rstrip(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from everstep.observe.records import Failure, first_line
+from everstep.observe.records import Failure, one_line
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join
 from everstep.observe.report.parts import CLASSES, LABELS, Key, axis, bolt, legend, patterns, square
@@ -189,7 +189,7 @@ def _label_width(label: Iterable[str]) -> float:
 def _told(place: Place) -> str:
     failure = place.failure
     where = f"{words.phase(failure.phase)} of step {failure.step}"
-    return f"rank {failure.rank} in {where}: {first_line(failure.evidence)[:160]}"
+    return f"rank {failure.rank} in {where}: {one_line(failure.evidence)[:160]}"
 
 
 def _below(

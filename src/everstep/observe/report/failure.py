@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from everstep.observe.records import Decision, Donor, Recovery, first_line
+from everstep.observe.records import Decision, Donor, Recovery, one_line
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join, tag
 from everstep.observe.report.parts import (
@@ -546,7 +546,7 @@ def _failure_words(sheet: _Sheet, actor: Actor, x: float, y: float) -> Iterator[
         yield text(x - 12, y + 12, "Failure", "red bold end outlined")
         return
     yield text(at, y + 11, "Failure", "red bold outlined")
-    rows = wrapped(first_line(actor.failure.evidence), room, SMALL_PX)
+    rows = wrapped(one_line(actor.failure.evidence), room, SMALL_PX)
     if len(rows) > 2 or any(text_width(row, SMALL_PX) > room for row in rows):
         rows = [fitting([words.cause(actor.failure.cause)], room, SMALL_PX)]
     for index, row in enumerate(rows):
