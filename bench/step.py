@@ -1,6 +1,7 @@
 """What ``with step:`` costs with nothing inside: `python -m bench.step`.
 
-Protected: the board is stamped, and the control thread's heartbeat takes its share of the interpreter.
+With a board it is stamped, and the control thread's heartbeat takes its share of the interpreter; with a ring each
+phase is noted for the flight recorder too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everstep.agent.board import BoardReader, BoardWriter
+from everstep.agent.ring import RingReader, RingWriter
 from everstep.agent.shm import ROOT, SharedDirectory
 from everstep.types import NodeId, WorkerId
 from everstep.worker.control import BEAT_S
@@ -26,8 +28,14 @@ STEPS = 200_000
 def main() -> None:
     print(f"with step: pass, µs, {STEPS} steps   median     p99")
     print_row("unprotected", Track(NoBoard()))
-    with tempfile.TemporaryDirectory(dir=ROOT) as folder, beating_board(Path(folder)) as board:
-        print_row("protected", Track(board))
+    with (
+        tempfile.TemporaryDirectory(dir=ROOT) as folder,
+        SharedDirectory("bench", NodeId("here"), root=Path(folder)) as shared,
+        beating_board(shared) as board,
+    ):
+        print_row("with a board", Track(board))
+        RingReader.create(shared, WorkerId(0)).close()
+        print_row("with a board and a ring", Track(board, RingWriter(shared.path / "ring-0")))
 
 
 def print_row(name: str, track: Track) -> None:
@@ -48,25 +56,24 @@ def measure(track: Track) -> Iterator[float]:
 
 
 @contextmanager
-def beating_board(folder: Path) -> Iterator[BoardWriter]:
-    with SharedDirectory("bench", NodeId("here"), root=folder) as shared:
-        reader = BoardReader.create(shared, WorkerId(0))
-        board = BoardWriter(reader.path)
-        end = threading.Event()
+def beating_board(shared: SharedDirectory) -> Iterator[BoardWriter]:
+    reader = BoardReader.create(shared, WorkerId(0))
+    board = BoardWriter(reader.path)
+    end = threading.Event()
 
-        def beat() -> None:
-            while not end.wait(BEAT_S):
-                board.beat()
+    def beat() -> None:
+        while not end.wait(BEAT_S):
+            board.beat()
 
-        heart = threading.Thread(target=beat)
-        heart.start()
-        try:
-            yield board
-        finally:
-            end.set()
-            heart.join()
-            board.close()
-            reader.close()
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        yield board
+    finally:
+        end.set()
+        heart.join()
+        board.close()
+        reader.close()
 
 
 if __name__ == "__main__":

@@ -38,6 +38,29 @@ class WorkerPhase(enum.IntEnum):
     ENDED = 9  # completed the last step, still a holder
 
 
+class Mark(enum.IntEnum):
+    """What the flight recorder notes: a worker is in this from here on. The values are in files, so they keep their
+    numbers. The first ones are those of `WorkerPhase`."""
+
+    SPAWNED = 0
+    STANDBY = 1
+    BUILDING = 2
+    HOLLOW = 3
+    IDLE = 4
+    FORWARD = 5
+    BACKWARD = 6
+    READY = 7
+    COMMITTED = 8
+    ENDED = 9
+    STOP = 16  # from here to RESUME: what a worker does in a recovery
+    CLEAN = 17
+    RESET = 18
+    RESTORE = 19
+    RESUME = 20
+    CHECKPOINT = 24  # it copies its state to memory (k0)
+    END = 255  # no phase: what follows was not kept
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinate:
     """Which copy (``replicate``) of which piece (``shard``) of the state a rank holds."""

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import pytest
 
 from everstep.agent.board import BoardReader, BoardSample
-from everstep.agent.environment import BOARD, CHAOS, NODE, RUN_DIR, SOCKET, WORKER
+from everstep.agent.environment import BOARD, CHAOS, NODE, RING, RUN_DIR, SOCKET, WORKER
+from everstep.agent.ring import RingReader
 from everstep.agent.shm import SharedDirectory
 from everstep.core.effects import Assign, Role
 from everstep.core.events import Registered
@@ -55,6 +56,7 @@ class Worker:
     id: WorkerId
     process: subprocess.Popen[str]
     reader: BoardReader
+    ring: RingReader
     heard: list[FromWorkerSide] = field(default_factory=list)
     line: Line | None = None
 
@@ -88,16 +90,18 @@ class StandIn:
         """Start a worker; it stays in `init` until it is assigned."""
         worker_id = WorkerId(len(self.workers))
         reader = BoardReader.create(self._shared, worker_id)
-        process = run_script(self.folder, script, self.environment(reader, chaos) | (env or {}))
-        worker = self.workers[worker_id] = Worker(worker_id, process, reader)
+        ring = RingReader.create(self._shared, worker_id)
+        process = run_script(self.folder, script, self.environment(reader, ring, chaos) | (env or {}))
+        worker = self.workers[worker_id] = Worker(worker_id, process, reader, ring)
         return worker
 
-    def environment(self, reader: BoardReader, chaos: tuple[str, ...] = ()) -> dict[str, str]:
+    def environment(self, reader: BoardReader, ring: RingReader, chaos: tuple[str, ...] = ()) -> dict[str, str]:
         """What an agent gives to a worker."""
         return ENV | {
             SOCKET: str(self.folder / "socket"),
             WORKER: str(reader.read().worker),
             BOARD: str(reader.path),
+            RING: str(ring.path),
             NODE: "here",
             RUN_DIR: str(self.folder),
             CHAOS: "\n".join(chaos),
@@ -138,6 +142,7 @@ class StandIn:
             worker.process.kill()
             worker.process.communicate()
             worker.reader.close()
+            worker.ring.close()
         self._call(self._server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -128,7 +128,7 @@ def test_a_worker_that_was_forked_by_the_zygote_fails_the_same_way(agent: StandI
         try:
             with (tmp_path / "err").open("wb") as err:
                 out = err.fileno()
-                env = agent.environment(worker.reader)
+                env = agent.environment(worker.reader, worker.ring)
                 process = await spawner.spawn(worker.id, ["forked.py"], env=env, cwd=tmp_path, stdout=out, stderr=out)
             await asyncio.get_running_loop().run_in_executor(None, agent.assign, worker)
             async with asyncio.timeout(DEADLINE_S):

@@ -183,7 +183,7 @@ def test_half_a_seat_is_refused(env: dict[str, str], message: str) -> None:
 
 def test_a_seat_can_be_taken_once(agent: StandIn) -> None:
     worker = agent.start(SHOW_JOB)
-    env = agent.environment(worker.reader)
+    env = agent.environment(worker.reader, worker.ring)
     seat = Seat.take(env)
     assert seat is not None
     assert seat.token is not None

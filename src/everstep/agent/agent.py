@@ -42,6 +42,7 @@ from everstep.wire.messages import (
     Sick,
     Start,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -250,6 +251,8 @@ class Agent:
             self._crew.tell(message)
         elif isinstance(message, AskStacks):
             self._crew.ask_stacks(message.workers)
+        elif isinstance(message, Time):
+            self._crew.timekeeper.hear(message)
         elif isinstance(message, Inject):
             self._faults.inject(message)
         else:

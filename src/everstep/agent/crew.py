@@ -8,19 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 from everstep.agent import environment
 from everstep.agent.board import BoardReader
+from everstep.agent.flight import Flight
 from everstep.agent.logs import WorkerLog
 from everstep.agent.nursery import Nursery
 from everstep.agent.process import ExitStatus, WorkerProcess
+from everstep.agent.ring import RingReader
 from everstep.agent.shm import SharedDirectory
 from everstep.agent.spawner import Spawner
 from everstep.agent.switchboard import Switchboard
+from everstep.agent.timekeeper import Timekeeper
 from everstep.agent.worker import LocalWorker
 from everstep.core.effects import Assign
 from everstep.core.events import Exited, FenceFailed
@@ -58,6 +62,8 @@ class Crew:
         self._supervise = begin
         self._logs = Path(welcome.run_dir) / "logs"
         self._directory = SharedDirectory(welcome.job, node)
+        self.flight = Flight(Path(welcome.run_dir), node, self.workers)
+        self.timekeeper = Timekeeper(tell, self.flight.set_clock)
         self._started: set[WorkerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._switchboard = Switchboard(self.workers, tell)
@@ -73,7 +79,9 @@ class Crew:
         return self._directory.path / "socket"
 
     async def open(self) -> None:
-        """Listen to the workers."""
+        """Listen to the workers, and record them."""
+        self._begin(self.flight.run())
+        self._begin(self.timekeeper.run())
         await self._switchboard.open(self._socket, self._token)
 
     async def close(self) -> None:
@@ -87,6 +95,7 @@ class Crew:
                 for worker in list(self.workers.values()):
                     await worker.gone.wait()
         await self._switchboard.close()
+        self.flight.close()
         self._directory.close()
 
     def abandon(self) -> None:
@@ -175,13 +184,14 @@ class Crew:
     # ── from start to end ────────────────────────────────────────────────────────────────────────────────
 
     def _prepare(self, order: Start) -> LocalWorker:
-        board = BoardReader.create(self._directory, order.worker)
-        try:
+        with ExitStack() as undo:
+            board = BoardReader.create(self._directory, order.worker)
+            undo.callback(self._free, board)
+            ring = RingReader.create(self._directory, order.worker)
+            undo.callback(self._free, ring)
             output = WorkerLog(order.worker, self._logs, self._show, order.rank)
-        except OSError:
-            self._free(board)
-            raise
-        worker = self.workers[order.worker] = LocalWorker(order.worker, board, output, order.rank, order.device)
+            undo.pop_all()
+        worker = self.workers[order.worker] = LocalWorker(order.worker, board, ring, output, order.rank, order.device)
         return worker
 
     async def _launch(self, worker: LocalWorker) -> None:
@@ -223,6 +233,7 @@ class Crew:
             node=self._node,
             worker=worker.id,
             board=worker.board.path,
+            ring=worker.ring.path,
             socket=self._socket,
             token=self._token,
         )
@@ -237,15 +248,16 @@ class Crew:
 
     def _on_exit(self, worker: LocalWorker, status: ExitStatus) -> None:
         self._cancel_deadline(worker)
-        self._begin(self._bury(worker, status))
+        self._begin(self._bury(worker, status, time.monotonic_ns()))
 
-    async def _bury(self, worker: LocalWorker, status: ExitStatus) -> None:
+    async def _bury(self, worker: LocalWorker, status: ExitStatus, at_ns: int) -> None:
         try:
             await self._switchboard.drain(worker)
             worker.log.finish()
             if not worker.abandoned:
                 self._tell(Notice(worker.exited(status)))
         finally:
+            self.flight.ended(worker, at_ns, str(status))
             self._forget(worker)
 
     def _forget(self, worker: LocalWorker) -> None:
@@ -253,11 +265,12 @@ class Crew:
         del self.workers[worker.id]
         worker.log.finish()
         self._free(worker.board)
+        self._free(worker.ring)
         worker.gone.set()
 
-    def _free(self, board: BoardReader) -> None:
-        board.close()
-        self._directory.remove(board.path.name)
+    def _free(self, shared: BoardReader | RingReader) -> None:
+        shared.close()
+        self._directory.remove(shared.path.name)
 
     def _cancel_deadline(self, worker: LocalWorker) -> None:
         if worker.deadline is not None:

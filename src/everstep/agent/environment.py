@@ -11,6 +11,7 @@ from everstep.wire.messages import Welcome
 SOCKET = "EVERSTEP_SOCKET"
 WORKER = "EVERSTEP_WORKER"
 BOARD = "EVERSTEP_BOARD"
+RING = "EVERSTEP_RING"
 NODE = "EVERSTEP_NODE"
 RUN_DIR = "EVERSTEP_RUN_DIR"
 CHAOS = "EVERSTEP_CHAOS"
@@ -26,12 +27,13 @@ def base(welcome: Welcome) -> dict[str, str]:
 
 
 def of_worker(
-    welcome: Welcome, *, node: NodeId, worker: WorkerId, board: Path, socket: Path, token: Token | None
+    welcome: Welcome, *, node: NodeId, worker: WorkerId, board: Path, ring: Path, socket: Path, token: Token | None
 ) -> dict[str, str]:
     env = base(welcome) | {
         SOCKET: str(socket),
         WORKER: str(worker),
         BOARD: str(board),
+        RING: str(ring),
         NODE: node,
         RUN_DIR: welcome.run_dir,
         CHAOS: "\n".join(welcome.chaos),

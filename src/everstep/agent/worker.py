@@ -13,6 +13,7 @@ from everstep.agent import exits
 from everstep.agent.board import BoardReader
 from everstep.agent.logs import WorkerLog
 from everstep.agent.process import ExitStatus, WorkerProcess
+from everstep.agent.ring import RingReader
 from everstep.core.detector import Sighting
 from everstep.core.events import Exited, Verdict
 from everstep.errors import BoardError
@@ -42,6 +43,7 @@ class Pulse:
 class LocalWorker:
     id: WorkerId
     board: BoardReader
+    ring: RingReader
     log: WorkerLog
     rank: Rank | None
     device: str

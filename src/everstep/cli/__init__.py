@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import chaos, cluster, demo, replay, run, status
+from everstep.cli import chaos, cluster, demo, plan, replay, run, status
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -61,5 +61,8 @@ def main() -> None:
     """
 
 
-for _command in (run.run, status.status, chaos.chaos, replay.replay, cluster.controller, cluster.agent, demo.demo):
+for _command in (
+    *(run.run, status.status, plan.plan, chaos.chaos, replay.replay),
+    *(cluster.controller, cluster.agent, demo.demo),
+):
     main.add_command(_command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from everstep.chaos import spec
+from everstep.cli.units import read_duration
 from everstep.controller.job import Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
@@ -96,16 +96,15 @@ class JobOptions:
 class Seconds(click.ParamType[float]):
     """A duration that ends."""
 
-    name = "seconds"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
         try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            self.fail(f"{value!r} is no duration: give seconds, more than 0", param, ctx)
-        return seconds
+            return read_duration(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 class WebAddress(click.ParamType[tuple[str, int] | None]):

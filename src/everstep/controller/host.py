@@ -55,6 +55,7 @@ from everstep.wire.messages import (
     AgentHello,
     Ask,
     AskStacks,
+    AskTime,
     Beat,
     Bye,
     Deliver,
@@ -72,6 +73,7 @@ from everstep.wire.messages import (
     Start,
     Status,
     Tell,
+    Time,
     ToController,
     Welcome,
 )
@@ -363,6 +365,8 @@ class Host:
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, AskTime):
+            self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
             self._hand_on(node, message)
         elif isinstance(message, Sick):

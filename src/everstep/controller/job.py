@@ -148,6 +148,21 @@ class RunDir:
                 f"{self.path} belongs to a job that is running; give --run-dir another directory"
             ) from None
 
+    @property
+    def running(self) -> bool:
+        """Whether somebody supervises its controller now."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def read_job(self) -> Job:
         return _read(self._job, Job)
 

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from everstep.observe.lines import Lines, read_lines
 
 
 class Fate(enum.StrEnum):
@@ -44,3 +49,21 @@ class CheckpointRecord:
     """t: steps between two checkpoints when this one was taken."""
     why: str
     """Where t comes from: what was asked for, or the measured k0, k1, φ, M and q that auto set it with."""
+
+
+_DECODER = msgspec.json.Decoder(CheckpointRecord)
+
+
+def encode(record: CheckpointRecord) -> bytes:
+    """One line."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def scan_checkpoints(path: Path) -> Lines[CheckpointRecord]:
+    """What can be read of the records of a run, whatever state its file is in."""
+    return read_lines(path, _DECODER.decode)
+
+
+def read_checkpoints(path: Path) -> list[CheckpointRecord]:
+    """All records of a run, oldest first. A last line that is still being written is left out."""
+    return scan_checkpoints(path).whole()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from everstep.observe.lines import Lines, read_lines
+
 
 class Decision(enum.StrEnum):
     """How the job went on."""
@@ -69,7 +71,7 @@ class Failure:
     @property
     def sentence(self) -> str:
         """``rank 2 (killed by SIGKILL in COMMITTED of step 7) → standby 4``."""
-        text = _line(self.evidence)
+        text = one_line(self.evidence)
         if self.rank is None:
             return text
         alarm = ", a false alarm" if self.false_alarm else ""
@@ -132,7 +134,7 @@ class Recovery:
     @property
     def _result(self) -> str:
         if self.outcome in (Outcome.FAILED, Outcome.INTERRUPTED):
-            return _line(self.reason)
+            return one_line(self.reason)
         if self.decision is Decision.RESTART:
             return "all started again" + (f" and loaded step {self.target}" if self.target else "")
         if self.decision is Decision.ROLLBACK:
@@ -162,16 +164,17 @@ def shown(recovery: Recovery | None) -> object:
     return None if recovery is None else msgspec.to_builtins(recovery)
 
 
+def scan_recoveries(path: Path) -> Lines[Recovery]:
+    """What can be read of the records of a run, whatever state its file is in."""
+    return read_lines(path, _DECODER.decode)
+
+
 def read_recoveries(path: Path) -> list[Recovery]:
     """All records of a run, oldest first. A last line that is still being written is left out."""
-    try:
-        *lines, _ = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []  # nothing has failed yet
-    return [_DECODER.decode(line) for line in lines]
+    return scan_recoveries(path).whole()
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Of a traceback its last line, else the first one of the text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0].rstrip(":")

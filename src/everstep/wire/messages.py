@@ -153,6 +153,14 @@ class Beat:
     sightings: tuple[Sighting, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AskTime:
+    """What time is it? The answer is a `Time`."""
+
+    sent_ns: int
+    """By the node's monotonic clock."""
+
+
 # ── controller to agent ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,6 +228,14 @@ class AskStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """When the question of ``sent_ns`` was answered, in seconds since 1970."""
+
+    sent_ns: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The job is over, or this agent is not part of it: stop every worker and exit with ``code``."""
 
@@ -256,5 +272,7 @@ class Done:
 
 FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep
 ToWorkerSide = Order | AskStack | Inject | Meet | Memories
-ToController = AgentHello | Report | Notice | Sick | Beat | Stack | Raised | Publish | Keep | Ask | Inject | Interrupt
-FromController = Welcome | Start | Fence | Deliver | Tell | AskStacks | Inject | Bye | Status | Done
+ToController = (
+    AgentHello | Report | Notice | Sick | Beat | AskTime | Stack | Raised | Publish | Keep | Ask | Inject | Interrupt
+)
+FromController = Welcome | Start | Fence | Deliver | Tell | AskStacks | Time | Inject | Bye | Status | Done

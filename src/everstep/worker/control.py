@@ -182,6 +182,7 @@ class Control:
 
     def _connect(self, reset: Reset) -> None:
         assert self.world is not None
+        self._track.generation = reset.generation
         self._track.recovering(RecoveryPhase.RESET, self.version)
         try:
             self.world.settle()
@@ -189,7 +190,7 @@ class Control:
         except RuntimeError as error:
             self.broken(str(error))
             return
-        self._board.stamp(self._machine.phase, generation=reset.generation)
+        self._track.stand(self._machine.phase, reset.generation)
         with self._changed:
             self._carry_out(self._machine.connected())
 
@@ -204,6 +205,7 @@ class Control:
             self.broken(str(error))
             return
         self._track.version = restore.target
+        self._track.recovered(WorkerPhase.IDLE, restore.target)
         with self._changed:
             self._carry_out(self._machine.filled(restore.target, received))
 
@@ -214,6 +216,7 @@ class Control:
         for newcomer in donate.to:
             with suppress(RuntimeError, EverstepError):
                 self.protection.serve(self._machine.table.index(newcomer), self.version)
+        self._track.recovered(self.phase, self.version)
 
     def _greet(self) -> None:
         """This worker has left the loop and stays parked; a failure that ends this is met by a Stop."""
@@ -249,6 +252,7 @@ class Control:
 
     def _cut(self) -> None:
         """Those that would have been served or greeted are not all there any more."""
+        self._track.generation = self._machine.stop
         self._track.recovering(RecoveryPhase.STOP, self.version, main_thread=False)
         self._todo = deque(item for item in self._todo if item[0] not in (Do.SERVE, Do.GREET))
         if self.world is not None:

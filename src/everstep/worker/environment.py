@@ -7,13 +7,13 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent.environment import BOARD, CHAOS, NODE, RUN_DIR, SOCKET, WORKER
+from everstep.agent.environment import BOARD, CHAOS, NODE, RING, RUN_DIR, SOCKET, WORKER
 from everstep.chaos.spec import Fault, parse_lines
 from everstep.errors import ConfigError
 from everstep.types import NodeId, Rank, WorkerId
 from everstep.wire.auth import TOKEN_VARIABLE, Token, find_token
 
-_OURS = (SOCKET, WORKER, BOARD, TOKEN_VARIABLE, CHAOS)
+_OURS = (SOCKET, WORKER, BOARD, RING, TOKEN_VARIABLE, CHAOS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Seat:
     worker: WorkerId
     socket: Path
     board: Path
+    ring: Path
     token: Token | None
     run_dir: Path | None
     node: NodeId
@@ -38,6 +39,7 @@ class Seat:
             worker=WorkerId(_number(environ, WORKER)),
             socket=Path(environ[SOCKET]),
             board=Path(_text(environ, BOARD)),
+            ring=Path(_text(environ, RING)),
             token=find_token(environ=environ),
             run_dir=Path(run_dir) if run_dir else None,
             node=NodeId(environ.get(NODE, "")),

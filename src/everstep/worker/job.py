@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from everstep.agent.board import BoardWriter
+from everstep.agent.ring import RingWriter
 from everstep.core.effects import Assign
 from everstep.errors import ConfigError
 from everstep.types import Generation, Rank, WorkerPhase
@@ -152,8 +153,8 @@ def init() -> Job:
 
 def _join_agent(seat: Seat) -> Job:
     board = BoardWriter(seat.board)
-    track = Track(board)
-    board.stamp(WorkerPhase.STANDBY)
+    track = Track(board, RingWriter(seat.ring))
+    track.stand(WorkerPhase.STANDBY)
     try:
         control = Control(seat, board, track)
     except OSError as error:
@@ -161,7 +162,7 @@ def _join_agent(seat: Seat) -> Job:
     report_uncaught(control.raised)
     atexit.register(control.leave)
     assign = control.register()
-    board.stamp(WorkerPhase.BUILDING, generation=assign.generation)
+    track.stand(WorkerPhase.BUILDING, assign.generation)
     place = assigned(assign.rank, assign.world_size, assign.device, os.environ)
     return Job(place, track, control, _session(place, track, control, assign))
 

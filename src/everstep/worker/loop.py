@@ -86,10 +86,9 @@ class ProtectedLoop:
         self._void = control.version != step
         if self._void:
             return
-        attempt = self.attempt(step)
-        self._attempts = (step, attempt + 1)
+        self._attempts = (step, self.attempt(step) + 1)
         self._protection.begin(step)
-        self._show(WorkerPhase.FORWARD, step, attempt)
+        self._show(WorkerPhase.FORWARD, step)
 
     def end(self) -> None:
         """The block has come to its end: its update counts."""
@@ -228,8 +227,10 @@ class ProtectedLoop:
                 self._move(Move.BACKWARD)
             self._show(WorkerPhase.BACKWARD, self._control.version)
 
-    def _show(self, phase: WorkerPhase, version: Step, attempt: int = 0) -> None:
+    def _show(self, phase: WorkerPhase, version: Step) -> None:
         self._shown = phase
+        step, begun = self._attempts
+        attempt = begun - 1 if step == version else 0
         self._track.enter(phase, version, attempt, strike_inside=phase is not WorkerPhase.READY)
 
     # ── hooks ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,126 @@
+"""Reads what the flight recorders of all nodes have written, together with the journal: one lane for each worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everstep.errors import ConfigError, WireError
+from everstep.observe.clocks import NodeClock
+from everstep.observe.history import JOB_ENDED, Fate, read_history
+from everstep.observe.notes import CODEC, FOLDER, KIND, MAGIC, Chunk, Clock, Entry, Gone, Note, Opened, unpack
+from everstep.observe.timeline import Lane, Span
+from everstep.types import Mark, WorkerId
+from everstep.wire.records import scan
+
+EVER = (-math.inf, math.inf)
+
+
+def read_lanes(run_dir: Path, within: tuple[float, float] = EVER) -> tuple[Lane, ...]:
+    """All workers of a run, by rank and age; also of one that is under way, or of which files are missing.
+
+    A worker of which nothing was recorded has no spans. ``within`` leaves out spans that lie outside of these seconds.
+    A file of another version, or one that is damaged, is a ConfigError.
+    """
+    fates = read_history(run_dir / "journal").workers
+    tracks: dict[int, _Track] = {}
+    for path in sorted((run_dir / FOLDER).glob("*.flight")):
+        for session in _sessions(path):
+            tracks.update(session.tracks)
+    lanes = [_lane(worker, tracks.get(worker), fates.get(WorkerId(worker)), within) for worker in {*tracks, *fates}]
+    return tuple(sorted(lanes, key=lambda lane: (math.inf if lane.rank is None else lane.rank, lane.worker)))
+
+
+@dataclass(slots=True)
+class _Track:
+    """One worker in the file of its node."""
+
+    node: str
+    clocks: list[Clock]
+    opened: Opened
+    rank: int | None = None
+    notes: set[Note] = field(default_factory=set)
+    """What was taken as a sample may have been written again when a failure followed."""
+    gone: Gone | None = None
+
+
+@dataclass(slots=True)
+class _Session:
+    """What one agent has written."""
+
+    opened: Opened
+    clocks: list[Clock] = field(default_factory=list)
+    tracks: dict[int, _Track] = field(default_factory=dict)
+
+    def take(self, entry: Entry) -> None:
+        if isinstance(entry, Clock):
+            self.clocks.append(entry)
+        elif isinstance(entry, Chunk):
+            track = self._track(entry.worker)
+            track.rank = entry.rank if entry.rank is not None else track.rank
+            track.notes.update(unpack(entry.data))
+        elif isinstance(entry, Gone):
+            self._track(entry.worker).gone = entry
+
+    def _track(self, worker: int) -> _Track:
+        return self.tracks.setdefault(worker, _Track(self.opened.node, self.clocks, self.opened))
+
+
+def _sessions(path: Path) -> Iterator[_Session]:
+    session: _Session | None = None
+    for at, body in scan(path, MAGIC, KIND)[0]:
+        try:
+            entry = CODEC.decode(body)
+        except WireError as error:
+            raise ConfigError(f"{path} holds an unknown record at byte {at}: {error}") from None
+        if isinstance(entry, Opened):
+            if session is not None:
+                yield session
+            session = _Session(entry)
+        elif session is not None:
+            session.take(entry)
+    if session is not None:
+        yield session
+
+
+def _lane(worker: int, track: _Track | None, fate: Fate | None, within: tuple[float, float]) -> Lane:
+    end_s, end = (fate.end_s, fate.end) if fate is not None else (None, "")
+    rank: int | None = fate.rank if fate is not None else None
+    if track is None:
+        return Lane(worker, rank, fate.node if fate is not None else "", (), end_s, end)
+    clock = NodeClock(track.opened, track.clocks)
+    if track.gone is not None:
+        gone_s = clock.wall_s(track.gone.at_ns)
+        if not end or (end == JOB_ENDED and end_s is not None and gone_s < end_s):
+            end = track.gone.how
+        end_s = gone_s
+    rank = track.rank if rank is None else rank
+    return Lane(worker, rank, track.node, tuple(_spans(track.notes, clock, within)), end_s, end)
+
+
+def _spans(notes: Iterable[Note], clock: NodeClock, within: tuple[float, float]) -> Iterator[Span]:
+    ordered = sorted(notes, key=_order)
+    _let_updates_end(ordered)
+    for note, following in zip(ordered, [*ordered[1:], None], strict=True):
+        if note.mark == Mark.END:
+            continue
+        start_s = clock.wall_s(note.at_ns)
+        end_s = clock.wall_s(following.at_ns) if following is not None else None
+        if start_s > within[1] or (end_s is not None and end_s < within[0]):
+            continue
+        yield Span(Mark(note.mark).name, note.step, note.attempt, note.generation, start_s, end_s)
+
+
+def _order(note: Note) -> tuple[int, bool]:
+    return note.at_ns, note.mark != Mark.END
+
+
+def _let_updates_end(notes: list[Note]) -> None:
+    """A Stop cuts the collectives, and an update needs none: it goes on to its end, and only then the worker stands."""
+    for index in range(1, len(notes) - 1):
+        before, stop, after = notes[index - 1 : index + 2]
+        if (before.mark, stop.mark, after.mark) == (Mark.COMMITTED, Mark.STOP, Mark.IDLE):
+            notes[index] = stop._replace(at_ns=after.at_ns, step=after.step)
+            notes[index + 1] = after._replace(mark=Mark.STOP)
