@@ -23,6 +23,7 @@ STEPS = str(SCRIPTS / "steps.py")
 PROTECTED = (str(SCRIPTS / "protected.py"), "100000", "0.02")
 PLAIN = ("--nproc", "2", "--no-zygote", "--standby", "0")
 LONG = (STEPS, "100000", "0.02")
+PHASES = {("everstep_phase_seconds_count", phase) for phase in ("forward", "backward", "barrier", "optimizer", "idle")}
 TIMEOUT_S = 20.0
 """Against hangs only."""
 
@@ -42,6 +43,15 @@ def get(port: int, path: str, token: str = "", host: str = "127.0.0.1") -> bytes
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with urlopen(Request(f"http://{host}:{port}{path}", headers=headers), timeout=TIMEOUT_S) as answer:
         return bytes(answer.read())
+
+
+def scrape(port: int) -> dict[tuple[str, ...], float]:
+    """Samples by name and labels, by Prometheus's own parser."""
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(get(port, "/metrics").decode())
+        for sample in family.samples
+    }
 
 
 def code(port: int, path: str) -> int:
@@ -107,16 +117,13 @@ def test_a_recovery_is_told_with_its_record_and_counted(start: Start) -> None:
     assert (record["cause"], record["rank"], record["outcome"]) == ("EXIT", 1, "recovered")
     assert "killed by SIGKILL" in record["sentence"]
     assert json.loads(get(port, "/api/recoveries"))["recoveries"] == [record]
-    samples = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(get(port, "/metrics").decode())
-        for sample in family.samples
-    }
+    samples = eventually(lambda: found if PHASES <= (found := scrape(port)).keys() else None, "all phases are counted")
     assert samples["everstep_recoveries_total", "EXIT", "recovered", record["decision"]] == 1
     assert samples["everstep_failures_total", "EXIT"] == 1
     assert samples["everstep_replicas_min",] == 2
     assert 0 < samples["everstep_goodput_ratio",] < 1
     assert samples["everstep_steps_total",] >= 3
+    assert samples["everstep_phase_seconds_sum", "forward"] > 0.02 * samples["everstep_phase_seconds_count", "forward"]
     events.close()
 
 

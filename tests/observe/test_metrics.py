@@ -16,6 +16,7 @@ from everstep.controller.outlook import Outlook
 from everstep.core.events import Committed
 from everstep.observe.ledger import Ledger
 from everstep.observe.metrics import Metrics
+from everstep.observe.phases import JobPhases, PhaseTimes
 from everstep.observe.records import encode
 from everstep.observe.tally import STEP_BOUNDS_S, Tally
 from everstep.types import Mesh
@@ -47,7 +48,7 @@ class Scraper:
     def __init__(self, job: WatchedJob, root: Path) -> None:
         self._root = root
         ledger = Ledger(root / "recoveries.jsonl", root / "checkpoints.jsonl")
-        self.phases: dict[str, Tally] = {}
+        self.phases = JobPhases()
         self._job = job
         outlook = Outlook("train-1", job.machine, job.progress, ledger, dict, self.phases, lambda: job.now)
         self._metrics = Metrics(outlook)
@@ -134,14 +135,17 @@ def test_the_age_of_a_checkpoint_is_that_of_its_state(job: WatchedJob, scraper: 
 
 
 def test_phases_are_histograms(scraper: Scraper) -> None:
-    tally = scraper.phases["forward"] = Tally(STEP_BOUNDS_S)
-    for duration_s in (0.02, 0.03, 400.0):
-        tally.add(duration_s)
+    for node in ("n0", "n1"):
+        times = PhaseTimes({"forward": Tally(STEP_BOUNDS_S), "step": Tally(STEP_BOUNDS_S)})
+        times.tallies["forward"].add(0.02 if node == "n0" else 0.03)
+        times.tallies["step"].add(400.0)
+        scraper.phases.take(node, 1, times.counts())
     seen = scraper.scrape()
     assert seen.value("everstep_phase_seconds_bucket", phase="forward", le="0.025") == 1
-    assert seen.value("everstep_phase_seconds_bucket", phase="forward", le="300.0") == 2
-    assert seen.value("everstep_phase_seconds_bucket", phase="forward", le="+Inf") == 3
-    assert seen.value("everstep_phase_seconds_sum", phase="forward") == pytest.approx(400.05)
+    assert seen.value("everstep_phase_seconds_bucket", phase="forward", le="+Inf") == 2
+    assert seen.value("everstep_phase_seconds_sum", phase="forward") == pytest.approx(0.05)
+    assert seen.value("everstep_step_seconds_bucket", le="300.0") == 0
+    assert seen.value("everstep_step_seconds_count") == 2
 
 
 def test_two_jobs_of_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ from everstep.wire.messages import (
     Bye,
     Deliver,
     Done,
+    Durations,
     Fence,
     FromController,
     Inject,
@@ -365,6 +366,8 @@ class Host:
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
             self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Durations):
+            self.outlook.phases.take(node, message.pid, message.counts)
         elif isinstance(message, AskTime):
             self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from everstep.core.machine import Machine
 from everstep.observe.ledger import Ledger
+from everstep.observe.phases import JobPhases
 from everstep.observe.progress import Progress
-from everstep.observe.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,5 @@ class Outlook:
     ledger: Ledger
     status: Callable[[], dict[str, object]]
     """As `everstep status --json` shows it."""
-    phases: dict[str, Tally] = field(default_factory=dict)
-    """How long ranks were in each phase of their steps."""
+    phases: JobPhases = field(default_factory=JobPhases)
     now_s: Callable[[], float] = time.time

@@ -17,8 +17,9 @@ from everstep.core.events import JobPhase
 from everstep.core.machine import Machine
 from everstep.core.membership import Membership
 from everstep.observe.ledger import Ledger
+from everstep.observe.phases import STEP, JobPhases
 from everstep.observe.progress import Progress
-from everstep.observe.tally import Tally
+from everstep.observe.tally import STEP_BOUNDS_S, Tally
 from everstep.types import WorkerPhase
 
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
@@ -36,9 +37,7 @@ class Model(Protocol):
     @property
     def ledger(self) -> Ledger: ...
     @property
-    def phases(self) -> Mapping[str, Tally]:
-        """How long ranks were in each phase of their steps, by its name."""
-        ...
+    def phases(self) -> JobPhases: ...
 
     def now_s(self) -> float:
         """Seconds since 1970."""
@@ -69,7 +68,7 @@ class _JobCollector(Collector):
         yield from _state(model.machine)
         yield from _members(model.machine)
         yield from _progress(model.progress, model.now_s())
-        yield _histograms("everstep_phase_seconds", "How long ranks were in a phase of a step.", "phase", model.phases)
+        yield from _phases(model.phases.tallies())
         yield from _recoveries(model.ledger)
         yield from _checkpoints(model.ledger, model.now_s())
 
@@ -118,6 +117,13 @@ def _progress(progress: Progress, now_s: float) -> Iterator[Family]:
     for cause, count in sorted(progress.failures.items()):
         failures.add_metric([cause], count)
     yield failures
+
+
+def _phases(tallies: Mapping[str, Tally]) -> Iterator[Family]:
+    steps = tallies.get(STEP, Tally(STEP_BOUNDS_S))
+    yield _histogram("step_seconds", "From the Forward of a step to that of the next one.", steps)
+    phases = {name: tally for name, tally in tallies.items() if name != STEP}
+    yield _histograms("everstep_phase_seconds", "How long ranks were in a phase of a step.", "phase", phases)
 
 
 def _recoveries(ledger: Ledger) -> Iterator[Family]:

@@ -154,6 +154,16 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the workers of this agent have taken in each phase, all sums since the agent began."""
+
+    pid: int
+    """Of the agent: another one begins to count anew."""
+    counts: dict[str, tuple[tuple[int, ...], float]]
+    """As `observe.phases.Counts`."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskTime:
     """What time is it? The answer is a `Time`."""
 
@@ -273,6 +283,19 @@ class Done:
 FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep
 ToWorkerSide = Order | AskStack | Inject | Meet | Memories
 ToController = (
-    AgentHello | Report | Notice | Sick | Beat | AskTime | Stack | Raised | Publish | Keep | Ask | Inject | Interrupt
+    AgentHello
+    | Report
+    | Notice
+    | Sick
+    | Beat
+    | Durations
+    | AskTime
+    | Stack
+    | Raised
+    | Publish
+    | Keep
+    | Ask
+    | Inject
+    | Interrupt
 )
 FromController = Welcome | Start | Fence | Deliver | Tell | AskStacks | Time | Inject | Bye | Status | Done

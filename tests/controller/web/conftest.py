@@ -40,9 +40,8 @@ class Shown:
         self.looks = 0
         self._log = RecoveryLog(root / "recoveries.jsonl")
         ledger = Ledger(root / "recoveries.jsonl", root / "checkpoints.jsonl")
-        self.outlook = Outlook(
-            "train-1", self.job.machine, self.job.progress, ledger, self.status, {}, lambda: self.job.now
-        )
+        job = self.job
+        self.outlook = Outlook("train-1", job.machine, job.progress, ledger, self.status, now_s=lambda: job.now)
         self.glance = Glance(self.outlook)
         self.feed = Feed(self.outlook, self.glance)
 
