@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import chaos, cluster, demo, plan, replay, run, status
+from everstep.cli import chaos, cluster, demo, plan, replay, report, run, status
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 for _command in (
-    *(run.run, status.status, plan.plan, chaos.chaos, replay.replay),
+    *(run.run, status.status, plan.plan, chaos.chaos, replay.replay, report.report),
     *(cluster.controller, cluster.agent, demo.demo),
 ):
     main.add_command(_command)

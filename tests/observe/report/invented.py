@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from everstep.core.events import JobPhase
 from everstep.observe.records import Decision, Donor, Failure, Outcome, Recovery, Replacement
-from everstep.observe.report.run import Run, Seat, State, Turn
+from everstep.observe.history import PhaseSpan
+from everstep.observe.report.run import Run, State
 from everstep.observe.timeline import Lane, Span
+from everstep.types import Generation
 
 ZERO_S = 1_700_000_000.0
 FORWARD_S, BACKWARD_S, BARRIER_S, OPTIMIZER_S, PAUSE_S = 0.016, 0.024, 0.003, 0.010, 0.001
@@ -67,22 +69,27 @@ def invented(ranks: int = 4, fault: Fault | None = None, *, jitter_s: float = 0.
         ranks=ranks,
         lanes=tuple(lanes),
         recoveries=(recovery,),
-        seats=(*(Seat(rank, rank, "local-0") for rank in range(ranks)), Seat(ranks, fault.rank, "local-0")),
-        turns=(
-            Turn(ZERO_S, JobPhase.RESUMING, 1),
-            Turn(ZERO_S + FORWARD_S + BACKWARD_S + BARRIER_S, JobPhase.RUNNING, 1),
-            Turn(verdict_s, JobPhase.STOPPING, 2),
-            Turn(times["settle"], JobPhase.SETTLING, 2),
-            Turn(times["reset"], JobPhase.RESETTING, 2),
-            Turn(times["restore"], JobPhase.RESTORING, 2),
-            Turn(times["resume"], JobPhase.RESUMING, 2),
-            Turn(times["resume"] + first_step_s, JobPhase.RUNNING, 2),
-            Turn(times["resume"] + 2 * STEP_S, JobPhase.ENDING, 2),
-            Turn(times["resume"] + 2 * STEP_S + 0.2, JobPhase.DONE, 2),
-        ),
-        steps=target + 2,
+        phases=tuple(_phases(verdict_s, times, first_step_s)),
         last_s=times["resume"] + 2 * STEP_S + 0.2,
     )
+
+
+def _phases(verdict_s: float, times: dict[str, float], first_step_s: float) -> Iterator[PhaseSpan]:
+    begins = (
+        (JobPhase.RESUMING, 1, ZERO_S),
+        (JobPhase.RUNNING, 1, ZERO_S + FORWARD_S + BACKWARD_S + BARRIER_S),
+        (JobPhase.STOPPING, 2, verdict_s),
+        (JobPhase.SETTLING, 2, times["settle"]),
+        (JobPhase.RESETTING, 2, times["reset"]),
+        (JobPhase.RESTORING, 2, times["restore"]),
+        (JobPhase.RESUMING, 2, times["resume"]),
+        (JobPhase.RUNNING, 2, times["resume"] + first_step_s),
+        (JobPhase.ENDING, 2, times["resume"] + 2 * STEP_S),
+        (JobPhase.DONE, 2, times["resume"] + 2 * STEP_S + 0.2),
+    )
+    ends = [start_s for _, _, start_s in begins[1:]]
+    for (phase, generation, start_s), end_s in zip(begins, [*ends, None], strict=True):
+        yield PhaseSpan(phase, Generation(generation), start_s, end_s)
 
 
 def _times(verdict_s: float) -> dict[str, float]:

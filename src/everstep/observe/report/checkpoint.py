@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from everstep.observe.checkpoints import CheckpointRecord, Fate
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join
-from everstep.observe.report.parts import Key, bolt, legend, patterns, square
+from everstep.observe.report.parts import Key, bolt, legend, square
 from everstep.observe.report.run import Run
 from everstep.observe.report.scale import Scale, nice
 from everstep.observe.report.svg import (
@@ -57,7 +57,7 @@ def checkpoint_timeline(run: Run, width: float = WIDE) -> Svg:
         return nothing(name, title, "No checkpoint was recorded in this run.", width)
     keys, y = legend(_keys(), 8, width - 8, 6)
     cycle = find_cycle(run)
-    parts = [patterns(), keys]
+    parts = [keys]
     if cycle is not None:
         shapes, y = _cycle(cycle, y + 6, width)
         parts.append(shapes)

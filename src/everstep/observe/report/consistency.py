@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from everstep.observe.records import Failure, one_line
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join
-from everstep.observe.report.parts import CLASSES, LABELS, Key, axis, bolt, legend, patterns, square
+from everstep.observe.report.parts import CLASSES, LABELS, Key, axis, bolt, legend, square
 from everstep.observe.report.run import Run
 from everstep.observe.report.scale import Scale
 from everstep.observe.report.steps import TypicalStep, typical_step
@@ -49,7 +49,6 @@ def consistency(run: Run, width: float = WIDE) -> Svg:
     labels, bottom = _failures(places, scale, second, narrow=narrow, width=width)
     body = join(
         [
-            patterns(),
             keys,
             _lane(shape, scale, top, "Device 1", "one that goes on", narrow=narrow),
             _band(scale, update_x, band, narrow=narrow),
@@ -108,8 +107,8 @@ def _lane(shape: TypicalStep, scale: Scale, y: float, name: str, what: str, *, n
         x, right = scale(start_s), scale(start_s + length_s)
         told = hint(words.phase(phase), f"{words.exact(length_s)}, the median of {words.plural(shape.samples, 'step')}")
         parts.append(rect(x, y, right - x, BLOCK, CLASSES[phase], told if shape.samples else None, data_phase=phase))
-        label = fitting(LABELS.get(phase, ()), right - x - 6)
-        parts.append(text((x + right) / 2, y + BLOCK / 2 + 4.5, label, "on-block middle") if label else Markup())
+        label = fitting(LABELS.get(phase, ()), right - x - 12)
+        parts.append(text(x + 7, y + BLOCK / 2 + 4.5, label, "on-block") if label else Markup())
     return group(*parts, class_="device")
 
 

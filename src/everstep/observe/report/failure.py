@@ -18,7 +18,6 @@ from everstep.observe.report.parts import (
     cuts,
     grid,
     legend,
-    patterns,
     roomiest,
     square,
 )
@@ -40,7 +39,7 @@ from everstep.observe.report.svg import (
     text_width,
     wrapped,
 )
-from everstep.observe.report.words import COMMITTED, READY, RESTORE, STEP_PHASES, STOPPED_PHASES
+from everstep.observe.report.words import COMMITTED, READY, RESTORE, RESUME, STEP_PHASES, STOPPED_PHASES
 from everstep.observe.timeline import Span
 
 WIDE, NARROW = 1120.0, 380.0
@@ -84,7 +83,6 @@ def failure_timeline(run: Run, recovery: Recovery, width: float = WIDE) -> Svg:
     below, height = _below(sheet)
     body = join(
         [
-            patterns(),
             keys,
             _backdrop(sheet, height),
             grid(sheet.scale, scene.failed_s, sheet.controller + 62, sheet.bottom),
@@ -160,6 +158,8 @@ def _keys(scene: Scene) -> Iterator[Key]:
     yield Key("Stop+Clean+Reset", square("halt"))
     if RESTORE in shown:
         yield Key("gives or takes parameters", square("restore"))
+    if RESUME in shown:
+        yield Key("Rollback: all set step, data and random numbers to T", square("rollback"))
     if shown & {"BUILDING", "SCRIPT", "HOLLOW", "SPAWNED"}:
         yield Key("runs the script", square("script"))
 
@@ -548,7 +548,8 @@ def _failure_words(sheet: _Sheet, actor: Actor, x: float, y: float) -> Iterator[
     yield text(at, y + 11, "Failure", "red bold outlined")
     rows = wrapped(one_line(actor.failure.evidence), room, SMALL_PX)
     if len(rows) > 2 or any(text_width(row, SMALL_PX) > room for row in rows):
-        rows = [fitting([words.cause(actor.failure.cause)], room, SMALL_PX)]
+        said = one_line(actor.failure.evidence)
+        rows = [fitting([said.partition(" in ")[0], words.cause(actor.failure.cause)], room, SMALL_PX)]
     for index, row in enumerate(rows):
         yield text(at, y + 24 + 13 * index, row, "small soft outlined")
 
@@ -581,9 +582,13 @@ def _below(sheet: _Sheet) -> tuple[Markup, float]:
 
 
 def _steps(sheet: _Sheet, y: float) -> Markup:
-    shapes = []
+    shapes, edge = [], 0.0
     for step in sheet.scene.steps:
         x, right = sheet(max(step.start_s, sheet.scene.start_s)), sheet(min(step.end_s, sheet.scene.end_s))
+        x = max(x, edge + 3)  # devices are not quite at one: the next step may have begun somewhere
+        if right - x < 14:
+            continue
+        edge = right
         shapes.append(path(f"M{x:.2f},{y}v6H{right:.2f}v-6", "bracket"))
         offset = step.step - sheet.scene.step
         name = "i-th step" if offset == 0 else f"(i+{offset})-th step"

@@ -17,6 +17,7 @@ LABELS = {
     READY: (),
     "BUILDING": ("runs the script", "script"),
     "RESTORE": ("Restoration",),
+    "RESUME": ("Rollback",),
     "STANDBY": ("standing by", "standby"),
 }
 CLASSES = {
@@ -28,6 +29,7 @@ CLASSES = {
     "CLEAN": "halt",
     "RESET": "halt",
     "RESTORE": "restore",
+    "RESUME": "rollback",
     "BUILDING": "script",
     "SCRIPT": "script",
     "HOLLOW": "script",
@@ -112,7 +114,7 @@ def axis(scale: Scale, zero_s: float, y: float, zero: str) -> Markup:
             taken.append((middle - width / 2, middle + width / 2))
     zero_at = min(max(zero_x, scale.left + half), scale.right - half)
     shapes.append(
-        line(zero_x, y - 4, zero_x, y + 5, "axis zero") + text(zero_at, y + 16, zero, "small red bold middle")
+        line(zero_x, y - 4, zero_x, y + 5, "axis zero") + text(zero_at, y + 16, zero, "small bold middle")
     )
     return join([*shapes, cut_labels(scale, y + 16)])
 
@@ -155,19 +157,3 @@ def legend(keys: Iterable[Key], left: float, right: float, y: float) -> tuple[Ma
         shapes.append(key.swatch(x + 7, y + 6) + text(x + 20, y + 10, key.words, "small"))
         x += width
     return join(shapes), y + 24
-
-
-def patterns() -> Markup:
-    """The second sign of each colour. Every picture of a page may have them: they are all equal."""
-    return Markup(
-        "<defs>"
-        '<pattern id="es-backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="7" height="7" class="backward-fill"/><rect width="1.4" height="7" class="pattern-ink"/></pattern>'
-        '<pattern id="es-optimizer" width="6" height="6" patternUnits="userSpaceOnUse">'
-        '<rect width="6" height="6" class="optimizer-fill"/><circle cx="3" cy="3" r="1" class="pattern-ink"/></pattern>'
-        '<pattern id="es-ready" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
-        '<rect width="5" height="5" class="ready-fill"/><rect width="1.6" height="5" class="ready-ink"/></pattern>'
-        '<pattern id="es-restore" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="6" height="6" class="restore-fill"/><rect width="2.4" height="6" class="restore-ink"/></pattern>'
-        "</defs>"
-    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from everstep.core.events import JobPhase
 from everstep.observe.records import Decision, Failure, Outcome, Recovery
-from everstep.observe.report.run import Message, Run, Word
+from everstep.observe.report.run import Run
 from everstep.observe.report.words import CLEAN, COMMITTED, FORWARD, READY, RESET, RESTORE, SCRIPT, STEP_PHASES, STOP
 from everstep.observe.timeline import Lane, Span
 
@@ -19,6 +19,8 @@ MOST_INVOLVED = 8
 """Failed ones with their replacements; the others are in the picture of all devices."""
 AFTERWARDS = 0.35
 """Of the length of step T: so much of the next one is seen."""
+AT_ONCE_S = 1.0
+"""Two agents tell of two failures at once; what ended earlier belongs to an earlier recovery."""
 BEFORE = 0.3
 """Of the recovery, where no step is known that it interrupted."""
 
@@ -105,9 +107,9 @@ class Scene:
 
 
 def set_scene(run: Run, recovery: Recovery) -> Scene:
-    lanes = {lane.worker: lane for lane in run.lanes or told_lanes(run)}
-    failed_s = _failed_s(recovery.failures[0] if recovery.failures else None, lanes, recovery, first=True)
-    actors, hidden = _cast(run, recovery, lanes)
+    lanes = {lane.worker: lane for lane in run.lanes}
+    failed_s = failed_at(recovery.failures[0] if recovery.failures else None, lanes, recovery, first=True)
+    actors, hidden = _cast(recovery, lanes)
     over_s = recovery.time - recovery.t_detect_s + recovery.t_total_s
     step = _step(recovery)
     start_s = _start(actors, recovery, step, failed_s)
@@ -134,14 +136,14 @@ def set_scene(run: Run, recovery: Recovery) -> Scene:
 # ── who ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cast(run: Run, recovery: Recovery, lanes: dict[int, Lane]) -> tuple[list[Actor], int]:
+def _cast(recovery: Recovery, lanes: dict[int, Lane]) -> tuple[list[Actor], int]:
     """Healthy ones by rank, then each failed one with its replacement below it."""
     failures = [failure for failure in recovery.failures if failure.worker is not None]
     shown = failures[:MOST_INVOLVED]
     troubled = {failure.worker for failure in failures}
     troubled |= {failure.replaced_by.worker for failure in failures if failure.replaced_by}
     donors = {donor.worker for donor in recovery.donors}
-    healthy = [lane for lane in _present(run, recovery, lanes) if lane.worker not in troubled]
+    healthy = [lane for lane in _present(recovery, lanes) if lane.worker not in troubled]
     giving = [lane for lane in healthy if lane.worker in donors][:MOST_INVOLVED]
     sample = [lane for lane in healthy if lane.worker not in donors][: max(0, SAMPLE - len(giving))]
     actors = [
@@ -151,7 +153,7 @@ def _cast(run: Run, recovery: Recovery, lanes: dict[int, Lane]) -> tuple[list[Ac
     seen: set[int] = set()
     for index, failure in enumerate(shown):
         assert failure.worker is not None
-        failed_s = _failed_s(failure, lanes, recovery, first=index == 0)
+        failed_s = failed_at(failure, lanes, recovery, first=index == 0)
         lane = lanes.get(failure.worker) or Lane(failure.worker, failure.rank, failure.node or "", ())
         if lane.worker in seen:  # a replacement that failed too has its lane already
             actors = [
@@ -171,29 +173,20 @@ def _cast(run: Run, recovery: Recovery, lanes: dict[int, Lane]) -> tuple[list[Ac
     return actors, max(0, len(healthy) - len(giving) - len(sample)) + len(failures) - len(shown)
 
 
-def _present(run: Run, recovery: Recovery, lanes: dict[int, Lane]) -> list[Lane]:
-    """Lanes of those that had a rank when it began, by rank."""
-    holders: dict[int, int] = {}
+def _present(recovery: Recovery, lanes: dict[int, Lane]) -> list[Lane]:
+    """Who had which rank when it began, by rank."""
+    began_s = recovery.time - recovery.t_detect_s
     newcomers = {failure.replaced_by.worker for failure in recovery.failures if failure.replaced_by}
-    for seat in run.seats:
-        lane = lanes.get(seat.worker)
-        gone = lane is not None and lane.end_s is not None and lane.end_s < recovery.time - recovery.t_total_s
-        later = lane is not None and bool(lane.spans) and lane.spans[0].start_s > recovery.time
-        if seat.worker not in newcomers and not gone and not later:
-            holders[seat.rank] = seat.worker
-    if not run.seats:
-        holders = {
-            lane.rank: lane.worker for lane in lanes.values() if lane.rank is not None and _lives(lane, recovery)
-        }
-    return [lanes.get(worker) or Lane(worker, rank, "", ()) for rank, worker in sorted(holders.items())]
+    holders: dict[int, Lane] = {}
+    for worker, lane in sorted(lanes.items()):
+        gone = lane.end_s is not None and lane.end_s < began_s - AT_ONCE_S
+        later = bool(lane.spans) and lane.spans[0].start_s > recovery.time
+        if lane.rank is not None and worker not in newcomers and not gone and not later:
+            holders.setdefault(lane.rank, lane)  # the elder: who comes later has its rank from a later recovery
+    return [lane for _, lane in sorted(holders.items())]
 
 
-def _lives(lane: Lane, recovery: Recovery) -> bool:
-    ended = lane.end_s is not None and lane.end_s < recovery.time - recovery.t_detect_s
-    return bool(lane.spans) and not ended and lane.spans[0].start_s < recovery.time
-
-
-def _failed_s(failure: Failure | None, lanes: dict[int, Lane], recovery: Recovery, *, first: bool) -> float:
+def failed_at(failure: Failure | None, lanes: dict[int, Lane], recovery: Recovery, *, first: bool) -> float:
     """A death is where its lane ends; what only stood still has failed when it was last seen to move."""
     lane = lanes.get(failure.worker) if failure is not None and failure.worker is not None else None
     died = failure is not None and failure.cause in ("EXIT", "EXCEPTION")
@@ -302,52 +295,18 @@ def stage_times(recovery: Recovery) -> list[tuple[str, float]]:
 
 def _stages(run: Run, recovery: Recovery, failed_s: float, over_s: float) -> Iterator[Stage]:
     """The record knows sums over its generations; of more than one, the journal knows the order."""
-    turns = [turn for turn in run.turns if turn.generation in recovery.generations and turn.phase in _PHASES]
+    phases = [span for span in run.phases if span.generation in recovery.generations and span.phase in _PHASES]
     at = recovery.time - recovery.t_detect_s
-    if len(recovery.generations) < 2 or not turns:
+    if len(recovery.generations) < 2 or not phases:
         for name, seconds in stage_times(recovery):
             if seconds > 0:
                 yield Stage(name, failed_s if name == "detect" else at, at + seconds)
             at += seconds
         return
     yield Stage("detect", failed_s, recovery.time)
-    for turn, end_s in zip(turns, [*(turn.time_s for turn in turns[1:]), over_s], strict=True):
-        yield Stage(_PHASES[turn.phase], turn.time_s, end_s)
+    for span in phases:
+        yield Stage(_PHASES[span.phase], span.start_s, over_s if span.end_s is None else min(span.end_s, over_s))
 
 
 def recovered(recovery: Recovery) -> bool:
     return recovery.outcome in (Outcome.RECOVERED, Outcome.DONE)
-
-
-# ── without a timeline ───────────────────────────────────────────────────────────────────────────────────
-
-_ASKED = {
-    Word.STOP: (STOP, Word.SETTLE),
-    Word.SETTLE: (CLEAN, Word.SETTLED),
-    Word.ASSIGN: (SCRIPT, Word.PROTECTED),
-    Word.RESET: (RESET, Word.CONNECTED),
-    Word.RESTORE: (RESTORE, Word.RESTORED),
-}
-
-
-def told_lanes(run: Run) -> tuple[Lane, ...]:
-    """Of each worker what the controller asked of it in recoveries, and when it answered."""
-    said: dict[int, list[Message]] = defaultdict(list)
-    for message in run.messages:
-        for worker in message.workers:
-            said[worker].append(message)
-    seats = {seat.worker: seat for seat in run.seats}
-    return tuple(
-        Lane(worker, seats[worker].rank, seats[worker].node, tuple(_spans(messages)))
-        for worker, messages in sorted(said.items())
-        if worker in seats
-    )
-
-
-def _spans(messages: Sequence[Message]) -> Iterator[Span]:
-    for index, message in enumerate(messages):
-        if message.word in _ASKED:
-            phase, answer = _ASKED[message.word]
-            end_s = next((later.time_s for later in messages[index + 1 :] if later.word is answer), None)
-            if end_s is not None:
-                yield Span(phase, 0, 0, message.generation, message.time_s, end_s)

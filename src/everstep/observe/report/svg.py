@@ -39,7 +39,7 @@ class Svg:
         style = tag("style", Markup(asset("picture.css")))
         paper = rect(0, 0, self.width, self.height, "paper")
         element = self._element(
-            join([style, paper, self.body]),
+            join([style, patterns(), paper, self.body]),
             xmlns=NAMESPACE,
             class_="picture",
             width=self.width,
@@ -50,8 +50,6 @@ class Svg:
     def _element(self, content: Markup, **attributes: Value) -> Markup:
         return tag(
             "svg",
-            tag("title", self.title),
-            tag("desc", self.summary),
             content,
             viewBox=f"0 0 {self.width:g} {self.height:g}",
             role="group",
@@ -65,6 +63,22 @@ class Svg:
 def asset(name: str) -> str:
     """A style or a script of the reports."""
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def patterns() -> Markup:
+    """The second sign of each colour: once in a page, and in each file."""
+    return Markup(
+        "<defs>"
+        '<pattern id="es-backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="7" height="7" class="backward-fill"/><rect width="1.4" height="7" class="pattern-ink"/></pattern>'
+        '<pattern id="es-optimizer" width="6" height="6" patternUnits="userSpaceOnUse">'
+        '<rect width="6" height="6" class="optimizer-fill"/><circle cx="3" cy="3" r="1" class="pattern-ink"/></pattern>'
+        '<pattern id="es-ready" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
+        '<rect width="5" height="5" class="ready-fill"/><rect width="1.6" height="5" class="ready-ink"/></pattern>'
+        '<pattern id="es-restore" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="6" height="6" class="restore-fill"/><rect width="2.4" height="6" class="restore-ink"/></pattern>'
+        "</defs>"
+    )
 
 
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from everstep.core.interval import Measured, waste_s
 from everstep.errors import ConfigError
 from everstep.observe import plan as planning
-from everstep.observe.plan import Plan, Value
+from everstep.observe.plan import Plan
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join
 from everstep.observe.report.run import Run
-from everstep.observe.report.scale import nice
 from everstep.observe.report.svg import SMALL_PX, Svg, group, hint, line, nothing, path, text, text_width, wrapped
 from everstep.observe.report.words import duration
 
 WIDE = 1120.0
-CHART = 190.0
+HEIGHT = 190.0
 AROUND = 10.0
 """From t* / 10 to 10 t*."""
 POINTS = 96
@@ -54,75 +54,87 @@ def waste_summary(made: Plan, steps: int) -> str:
     return f"F(t) is least at {best}; the run takes one every {words.plural(steps, 'step')}."
 
 
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """Both axes are logarithmic: F grows tenfold on both sides of its least value."""
+
+    left: float
+    right: float
+    top: float
+    base: float
+    t: tuple[float, float]
+    share: tuple[float, float]
+
+    def x(self, t_s: float) -> float:
+        return self.left + (self.right - self.left) * _part(t_s, self.t)
+
+    def y(self, share: float) -> float:
+        return self.base - (self.base - self.top) * _part(share, self.share)
+
+
+def _part(value: float, ends: tuple[float, float]) -> float:
+    return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
+
+
 def _chart(made: Plan, used_s: float | None, width: float) -> tuple[Markup, float]:
-    narrow = width < 600
-    left, right, top = (46.0 if narrow else 158.0), width - 14.0, 22.0
-    base = top + CHART
-    low, high = made.optimum_s / AROUND, made.optimum_s * AROUND
-    for other in (used_s, made.inputs.k1_s.value):
-        if other is not None and made.optimum_s / 1000 < other < made.optimum_s * 1000:
-            low, high = min(low, other / 1.6), max(high, other * 1.6)
-    ts = [low * (high / low) ** (index / POINTS) for index in range(POINTS + 1)]
-    curves = {"curve": [_share(made, t) for t in ts]}
-    least = _share(made, made.optimum_s)
-    most = min(max(curves["curve"]), least * 6)
-
-    def x(t: float) -> float:
-        return left + (right - left) * math.log(t / low) / math.log(high / low)
-
-    def y(share: float) -> float:
-        return base - CHART * min(share / most, 1.06)
-
-    shapes = [*_axes(left, right, base, most, x, y, low, high)]
-    d = "L".join(f"{x(t):.2f},{y(share):.2f}" for t, share in zip(ts, curves["curve"], strict=True))
-    shapes.append(path(f"M{d}", "curve"))
-    marks = [(made.optimum_s, "t*: least waste", "dot")]
+    least, most = made.optimum_s / AROUND, made.optimum_s * AROUND
+    for other in (used_s, made.t_s):
+        if other is not None:
+            least, most = min(least, other / 1.6), max(most, other * 1.6)
+    ts = [least * (most / least) ** (index / POINTS) for index in range(POINTS + 1)]
+    shares = [_share(made, t) for t in ts]
+    left = 58.0 if width < 600 else 158.0
+    chart = _Chart(left, width - 14, 26, 26 + HEIGHT, (least, most), (min(shares) / 1.8, max(shares) * 1.1))
+    points = "L".join(f"{chart.x(t):.2f},{chart.y(share):.2f}" for t, share in zip(ts, shares, strict=True))
+    shapes = [*_axes(chart), path(f"M{points}", "curve")]
+    marks = [(made.optimum_s, "t*, least waste", "dot")]
     if made.t_s > made.optimum_s * 1.001:
-        marks.append((made.t_s, "k₁: storage follows no faster", "dot"))
+        marks.append((made.t_s, "k₁, storage is no faster", "dot"))
     if used_s is not None:
         marks.append((used_s, "t in use", "dot used"))
     for index, (t, name, class_) in enumerate(marks):
-        share = _share(made, t)
-        told = hint(f"{name}: {duration(t)}", f"wastes {words.share(share)} of the run")
-        label = f"{name}, {duration(t)}"
+        x, y = chart.x(t), chart.y(_share(made, t))
+        told = hint(f"{name}: {duration(t)}", f"wastes {words.share(_share(made, t))} of the run")
+        label = f"{name}: {duration(t)}"
         half = text_width(label, SMALL_PX, bold=True) / 2
-        at = min(max(x(t), left + half), width - half - 4)
-        row = base - 16 - 17 * index
-        shapes.append(line(x(t), y(share), x(t), base, "boundary"))
-        shapes.append(tag_circle(x(t), y(share), class_, told))
-        shapes.append(text(at, row, label, "small bold middle outlined"))
-    return group(*shapes, class_="waste"), base + 46
+        middle = min(max(x, chart.left + half), width - half - 4)
+        shapes.append(line(x, y, x, chart.base, "boundary"))
+        shapes.append(path(f"M{x - 5:.2f},{y:.2f}a5,5 0 1,0 10,0a5,5 0 1,0 -10,0Z", class_, told))
+        shapes.append(text(middle, chart.base - 8 - 15 * index, label, "small bold middle outlined"))
+    return group(*shapes, class_="waste"), chart.base + 48
 
 
-def tag_circle(x: float, y: float, class_: str, told: Markup) -> Markup:
-    return path(f"M{x - 5:.2f},{y:.2f}a5,5 0 1,0 10,0a5,5 0 1,0 -10,0Z", class_, told)
-
-
-def _axes(left, right, base, most, x, y, low, high) -> Iterator[Markup]:  # type: ignore[no-untyped-def]
-    step = nice(most / 4)
-    for index in range(int(most / step + 1e-9) + 1):
-        level = y(index * step)
-        yield line(left, level, right, level, "grid")
-        yield text(left - 6, level + 4, words.share(index * step) if index else "0", "small soft end")
-    yield line(left, base, right, base, "axis")
-    decade = 10.0 ** math.floor(math.log10(low))
+def _axes(chart: _Chart) -> Iterator[Markup]:
+    edge = math.inf
+    for share in _round(*chart.share):
+        y = chart.y(share)
+        if y < edge:
+            yield line(chart.left, y, chart.right, y, "grid")
+            yield text(chart.left - 6, y + 4, words.share(share), "small soft end")
+            edge = y - 22
+    yield line(chart.left, chart.base, chart.right, chart.base, "axis")
     edge = -math.inf
-    while decade <= high:
-        for t in (decade, 2 * decade, 5 * decade):
-            half = text_width(duration(t), SMALL_PX) / 2
-            if low <= t <= high and x(t) - half > edge and x(t) + half < right + 12:
-                yield line(x(t), base, x(t), base + 4, "axis")
-                yield text(x(t), base + 16, duration(t), "small soft middle")
-                edge = x(t) + half + 14
-        decade *= 10
-    yield text(left, base + 32, "t: training between two checkpoints", "small soft")
-    yield text(left - 6, 12, "wasted share of the run", "small soft")
+    for t in _round(*chart.t):
+        x, half = chart.x(t), text_width(duration(t), SMALL_PX) / 2
+        if x - half > edge and x + half < chart.right + 12:
+            yield line(x, chart.base, x, chart.base + 4, "axis")
+            yield text(x, chart.base + 16, duration(t), "small soft middle")
+            edge = x + half + 14
+    yield text(chart.left, chart.base + 32, "t: training between two checkpoints", "small soft")
+    yield text(8, 12, "wasted share of the run", "small soft")
+
+
+def _round(least: float, most: float) -> Iterator[float]:
+    power = 10.0 ** math.floor(math.log10(least))
+    while power <= most:
+        yield from (value for value in (power, 2 * power, 5 * power) if least <= value <= most)
+        power *= 10
 
 
 def _share(made: Plan, t_s: float) -> float:
     inputs = made.inputs
     cost_s = Measured(inputs.k0_s.value, inputs.k1_s.value, inputs.slowdown.value, 1.0).cost_s
-    d: Value = inputs.run_s
+    run_s = inputs.run_s.value
     return waste_s(
-        d.value, t_s, cost_s, inputs.mtbf_s.value, inputs.healed_share.value, inputs.fallback_s.value
-    ) / d.value
+        run_s, t_s, cost_s, inputs.mtbf_s.value, inputs.healed_share.value, inputs.fallback_s.value
+    ) / run_s
