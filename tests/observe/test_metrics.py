@@ -114,11 +114,13 @@ def test_a_recovery_is_counted_with_its_stages(job: WatchedJob, scraper: Scraper
     assert seen.value("everstep_steps_redone_total") == 1
 
 
-def test_goodput_is_productive_time_over_elapsed_time(job: WatchedJob, scraper: Scraper) -> None:
+def test_goodput_is_productive_time_over_training_time(job: WatchedJob, scraper: Scraper) -> None:
     job.step(7, 15.0)
+    job.now += 5.0
     seen = scraper.scrape()
     assert seen.value("everstep_productive_seconds_total") == pytest.approx(15.0)
-    assert seen.value("everstep_elapsed_seconds_total") == pytest.approx(20.0)
+    assert seen.value("everstep_training_seconds_total") == pytest.approx(20.0)
+    assert seen.value("everstep_elapsed_seconds_total") == pytest.approx(25.0)
     assert seen.value("everstep_goodput_ratio") == pytest.approx(0.75)
     assert seen.value("everstep_steps_total") == 7
 

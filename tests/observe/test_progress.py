@@ -76,7 +76,7 @@ def test_steps_count_from_end_to_end(job: WatchedJob) -> None:
     job.now += 4.0  # in step 3: nobody knows yet whether it will count
     assert job.progress.productive_s == pytest.approx(5.0)
     assert job.progress.completed == 3
-    assert job.progress.goodput(job.now) == pytest.approx(5.0 / 14.0)
+    assert job.progress.goodput(job.now) == pytest.approx(5.0 / 9.0)
 
 
 def test_the_rank_that_is_ahead_tells(job: WatchedJob) -> None:
@@ -196,7 +196,7 @@ def test_a_job_that_is_over_stands_still() -> None:
     job.crash(0)
     assert job.phase is JobPhase.FAILED
     assert job.progress.elapsed_s(job.now + 100.0) == pytest.approx(10.0)
-    assert job.progress.goodput(job.now + 100.0) == pytest.approx(0.5)
+    assert job.progress.goodput(job.now + 100.0) == pytest.approx(1.0)
 
 
 def test_failures_are_counted_by_cause(job: WatchedJob) -> None:

@@ -30,6 +30,7 @@ def status(
         "generation": machine.generation,
         "target": machine.target,
         "reason": reason,
+        "ranks": machine.config.ranks,
         "workers": [_worker(members.workers[worker], sightings.get(worker)) for worker in members.seated()],
         "standbys": [_standby(members.workers[worker], sightings.get(worker)) for worker in sorted(members.pool)],
         "nodes": [

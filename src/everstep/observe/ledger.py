@@ -80,6 +80,11 @@ class Ledger:
         self._recoveries = Tail(recoveries, Recovery)
         self._checkpoints = Tail(checkpoints, CheckpointRecord)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Recoveries and checkpoints so far."""
+        return self.outcomes.total(), self.fates.total()
+
     def refresh(self) -> None:
         """Take in what is new in the files."""
         for recovery in self._recoveries.read():

@@ -111,8 +111,9 @@ def _progress(progress: Progress, now_s: float) -> Iterator[Family]:
     yield _counter("steps", "Steps that count.", progress.completed)
     yield _gauge("steps_per_second", "Speed of late; 0 while the job does not train.", progress.steps_per_s())
     yield _counter("productive_seconds", "Time in steps that count.", progress.productive_s)
-    yield _counter("elapsed_seconds", "Time since the start of the job.", progress.elapsed_s(now_s))
-    yield _gauge("goodput_ratio", "Share of the time since the start in steps that count.", progress.goodput(now_s))
+    yield _counter("training_seconds", "Time since the first step began.", progress.training_s(now_s))
+    yield _counter("elapsed_seconds", "Time since the job began.", progress.elapsed_s(now_s))
+    yield _gauge("goodput_ratio", "Productive over training seconds.", progress.goodput(now_s))
     failures = CounterMetricFamily("everstep_failures", "Failures of workers that had a rank.", labels=["cause"])
     for cause, count in sorted(progress.failures.items()):
         failures.add_metric([cause], count)

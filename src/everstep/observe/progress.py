@@ -24,6 +24,8 @@ class Progress:
 
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
+        self.began_s: float | None = None
+        """When the first step began."""
         self.ended_s: float | None = None
         """When the job was over."""
         self.productive_s = 0.0
@@ -68,22 +70,32 @@ class Progress:
         if newest < 0:
             return
         if self._mark_s is None:
-            self._mark_s, self.version = time_s, newest
+            self._begin(time_s)
+            self.version = newest
         if newest > self.version:
             self._advance(newest, time_s if self._trains else min(time_s, self._paused_s))
 
     @property
     def begun(self) -> bool:
         """It has trained."""
-        return self._mark_s is not None or self.completed > 0
+        return self.began_s is not None
 
     def goodput(self, now_s: float) -> float:
-        """Share of the time since the start that went into steps that count."""
-        elapsed_s = self.elapsed_s(now_s)
-        return min(1.0, self.productive_s / elapsed_s) if elapsed_s > 0 else 0.0
+        """Share of the time since the first step began that went into steps that count."""
+        training_s = self.training_s(now_s)
+        return min(1.0, self.productive_s / training_s) if training_s > 0 else 0.0
+
+    def training_s(self, now_s: float) -> float:
+        """Since the first step began, whatever happened meanwhile."""
+        return 0.0 if self.began_s is None else self._until_s(now_s) - self.began_s
 
     def elapsed_s(self, now_s: float) -> float:
-        return max(0.0, (now_s if self.ended_s is None else self.ended_s) - self.started_s)
+        """Since the job began."""
+        return self._until_s(now_s) - self.started_s
+
+    def _until_s(self, now_s: float) -> float:
+        """A job that is over stands still, and a clock that is set back takes nothing away."""
+        return max(now_s if self.ended_s is None else self.ended_s, self.started_s, self.began_s or 0.0)
 
     def steps_per_s(self) -> float:
         """Of late; 0 while the job does not train."""
@@ -97,10 +109,16 @@ class Progress:
         if self._mark_s is not None and machine.target > self.version:
             self._advance(machine.target, self._paused_s)
         self._trains = True
-        self._mark_s, self.version = mark_s, machine.target
+        self._mark_s, self.version = None, machine.target
         self._ends.clear()
         if mark_s is not None:
+            self._begin(mark_s)
             self._ends.append((mark_s, self.version))
+
+    def _begin(self, time_s: float) -> None:
+        self._mark_s = time_s
+        if self.began_s is None:
+            self.began_s = time_s
 
     def _advance(self, version: int, time_s: float) -> None:
         assert self._mark_s is not None

@@ -68,7 +68,7 @@ class Site:
         self.shown = shown
         listener = listen((host, 0))
         self.port = listener.getsockname()[1]
-        self._server = assemble(shown.outlook, shown.feed, shown.glance, (host, self.port), token)
+        self._server = assemble(shown.root, shown.outlook, shown.feed, shown.glance, (host, self.port), token)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(listener)))
         self._thread.start()
 

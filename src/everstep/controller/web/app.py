@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from starlette.types import Receive, Scope, Send
 from everstep.controller.outlook import Outlook
 from everstep.controller.web import shapes
 from everstep.controller.web.feed import Feed, Glance, Listener
+from everstep.controller.web.pictures import NARROW, WIDE, DrawError, Pictures
 from everstep.observe.metrics import Metrics
+from everstep.observe.report.svg import asset
+
+log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -30,7 +35,11 @@ SLOW_S = 10.0
 """A listener that takes nothing for so long has gone, or should come again."""
 
 
-def build(outlook: Outlook, feed: Feed, glance: Glance) -> Starlette:
+PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""A picture by itself brings its own style, and nothing else."""
+
+
+def build(outlook: Outlook, feed: Feed, glance: Glance, pictures: Pictures) -> Starlette:
     metrics = Metrics(outlook)
     ledger = outlook.ledger
 
@@ -43,14 +52,27 @@ def build(outlook: Outlook, feed: Feed, glance: Glance) -> Starlette:
     def as_json(path: str, build: Callable[[], object]) -> Route:
         return answer(path, lambda: msgspec.json.encode(build()), "application/json")
 
+    async def picture(request: Request) -> Response:
+        name = request.path_params["name"]
+        if not pictures.known(name):
+            raise HTTPException(404)
+        try:
+            svg = await pictures.get(name, NARROW if "narrow" in request.query_params else WIDE)
+        except DrawError as error:
+            log.warning("no picture %s: %s", name, error)
+            return PlainTextResponse(f"no picture: {error}\n", 503)
+        return Response(svg, media_type="image/svg+xml", headers={"Content-Security-Policy": PICTURE_POLICY})
+
     return Starlette(
         routes=[
             *(answer(path, (STATIC / name).read_bytes, kind) for path, (name, kind) in FILES.items()),
+            answer("/picture.css", lambda: asset("picture.css").encode(), "text/css"),
             answer("/api/status", glance.text, "application/json"),
             as_json("/api/recoveries", lambda: shapes.recoveries(ledger)),
             as_json("/api/checkpoints", lambda: shapes.checkpoints(ledger)),
             answer("/metrics", metrics.text, metrics.content_type),
             answer("/healthz", lambda: b"ok\n", "text/plain"),
+            Route("/picture/{name}.svg", picture),
             Route("/events", Events(feed), methods=["GET", "HEAD"]),
         ],
         exception_handlers={HTTPException: _not_found},

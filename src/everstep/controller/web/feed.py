@@ -112,7 +112,7 @@ class Feed:
         if not self._listeners:
             self._last = self._glance.status()
             self._ledger.refresh()
-            self._recoveries, self._checkpoints = self._counts()
+            self._recoveries, self._checkpoints = self._ledger.counts
         listener = Listener()
         listener.tell(event("status", self._last))
         self._listeners.add(listener)
@@ -150,16 +150,13 @@ class Feed:
         self._last = status
         events = [event("change", change)] if change else []
         self._ledger.refresh()
-        recoveries, checkpoints = self._counts()
+        recoveries, checkpoints = self._ledger.counts
         new = shapes.newest(self._ledger.recoveries, recoveries - self._recoveries)
         events += [event("recovery", shapes.recovery(record)) for record in new]
         new_ones = shapes.newest(self._ledger.checkpoints, checkpoints - self._checkpoints)
         events += [event("checkpoint", record) for record in new_ones]
         self._recoveries, self._checkpoints = recoveries, checkpoints
         return events
-
-    def _counts(self) -> tuple[int, int]:
-        return self._ledger.outcomes.total(), self._ledger.fates.total()
 
 
 def event(name: str, data: object) -> bytes:

@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.controller.job import Job, Page, RunDir
@@ -23,7 +24,7 @@ from everstep.wire.terms import tune
 if TYPE_CHECKING:
     from everstep.controller.web.server import PageServer
 
-Assemble = Callable[[Outlook, Feed, Glance, tuple[str, int], Token | None], "PageServer"]
+Assemble = Callable[[Path, Outlook, Feed, Glance, tuple[str, int], Token | None], "PageServer"]
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,9 @@ class LivePage:
         with self._listen(host, port) as listener:
             tune(listener)  # what is accepted is as well
             port = listener.getsockname()[1]
-            server = self._server = assemble(self._outlook, self._feed, self._glance, (host, port), token)
+            server = self._server = assemble(
+                self._run.path, self._outlook, self._feed, self._glance, (host, port), token
+            )
             self._run.publish_page(Page.at(host, port, token))
             async with asyncio.TaskGroup() as group:
                 feeding = group.create_task(self._feed.run())

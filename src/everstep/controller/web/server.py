@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,6 +17,7 @@ from everstep.controller.outlook import Outlook
 from everstep.controller.web.app import build
 from everstep.controller.web.feed import Feed, Glance
 from everstep.controller.web.guard import Guard
+from everstep.controller.web.pictures import Pictures
 from everstep.wire.auth import Token
 
 MAX_CONNECTIONS = 128
@@ -78,8 +80,11 @@ class PageServer(uvicorn.Server):
         self.should_exit = True
 
 
-def assemble(outlook: Outlook, feed: Feed, glance: Glance, address: tuple[str, int], token: Token | None) -> PageServer:
+def assemble(
+    run_dir: Path, outlook: Outlook, feed: Feed, glance: Glance, address: tuple[str, int], token: Token | None
+) -> PageServer:
     """All parts of the page, for a listener at this address. The cookie has the port in its name: browsers share
     cookies between the ports of a host."""
     host, port = address
-    return PageServer(Guard(build(outlook, feed, glance), host, token, f"everstep-{port}"))
+    app = build(outlook, feed, glance, Pictures(run_dir, outlook.ledger, outlook.now_s))
+    return PageServer(Guard(app, host, token, f"everstep-{port}"))

@@ -57,9 +57,9 @@ def recovery(record: Recovery) -> Json:
 def recoveries(ledger: Ledger) -> Json:
     ledger.refresh()
     records = [recovery(record) for record in ledger.recoveries]
-    return {"total": ledger.outcomes.total(), "recoveries": records}
+    return {"total": ledger.counts[0], "recoveries": records}
 
 
 def checkpoints(ledger: Ledger) -> Json:
     ledger.refresh()
-    return {"total": ledger.fates.total(), "checkpoints": list(ledger.checkpoints)}
+    return {"total": ledger.counts[1], "checkpoints": list(ledger.checkpoints)}
