@@ -64,8 +64,8 @@ function showHead() {
   const step = Math.max(job.target, ...job.workers.map((row) => row.version));
   put("step", step.toLocaleString("en"));
   put("speed", made.steps_per_s ? made.steps_per_s.toPrecision(3) : "–");
-  put("goodput", made.productive_s ? `${(made.goodput * 100).toFixed(1)} %` : "–");
-  put("ranks", `${job.workers.length} of ${job.ranks}`);
+  put("goodput", made.productive_s ? `${(made.goodput * 100).toFixed(2)} %` : "–");
+  put("ranks", job.workers.length === job.ranks ? String(job.ranks) : `${job.workers.length} of ${job.ranks}`);
   put("standbys", String(job.standbys.filter((row) => row.phase === "STANDBY").length));
   put("count", String(job.recoveries));
   put("generation", String(job.generation));
@@ -188,15 +188,16 @@ async function readRecords() {
 async function load(figure) {
   const name = figure.dataset.picture, at = `/picture/${name}.svg`;
   let svg;
+  if (!figure.firstChild) figure.append(make("p", "quiet", "drawing …"));
   try {
     const answer = await fetch(narrow.matches ? `${at}?narrow` : at);
     if (!answer.ok) throw new Error(await answer.text());
-    svg = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
+    const text = (await answer.text()).replace(/<style>[^<]*<\/style>/, ""); // the page has the same
+    svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
   } catch (error) {
-    if (!figure.firstChild) figure.append(make("p", "quiet", `no picture now: ${error.message}`));
+    if (!figure.querySelector("svg")) figure.replaceChildren(make("p", "quiet", `no picture now: ${error.message}`));
     return;
   }
-  for (const style of svg.querySelectorAll("style")) style.remove(); // the page has the same
   const defs = svg.querySelector(":scope > defs");
   if (defs && !find("defs").firstChild) find("defs").append(document.adoptNode(defs));
   else if (defs) defs.remove();
