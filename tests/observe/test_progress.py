@@ -12,7 +12,7 @@ from everstep.core.effects import Effect
 from everstep.core.events import Committed, Event, Exited, JobPhase, Persisted, Protected
 from everstep.core.watch import Sighting
 from everstep.observe.progress import Progress
-from everstep.types import Generation, WorkerId, WorkerPhase
+from everstep.types import Generation, Rank, WorkerId, WorkerPhase
 
 FORWARD, COMMITTED = WorkerPhase.FORWARD, WorkerPhase.COMMITTED
 
@@ -37,21 +37,20 @@ class WatchedJob(RecordedJob):
         self.see(version, *range(self.config.ranks))
 
     def see(self, version: int, *ranks: int, generation: Generation | None = None) -> None:
-        seen = [
-            Sighting(
-                worker=self.machine.members.seats.get(rank, WorkerId(99)),  # type: ignore[call-overload]
-                rank=rank,  # type: ignore[arg-type]
-                phase=FORWARD,
-                version=version,
-                generation=self.generation if generation is None else generation,
-                pulse=1,
-                moves=version,
-                moved_ago_s=0.0,
-                cpu_s=0.0,
-            )
-            for rank in ranks
-        ]
-        self.progress.see(seen, self.now)
+        self.progress.see([self.sighting(rank, version, generation) for rank in ranks], self.now)
+
+    def sighting(self, rank: int, version: int, generation: Generation | None = None) -> Sighting:
+        return Sighting(
+            worker=self.machine.members.seats.get(Rank(rank), WorkerId(99)),
+            rank=Rank(rank),
+            phase=FORWARD,
+            version=version,
+            generation=self.generation if generation is None else generation,
+            pulse=1,
+            moves=version,
+            moved_ago_s=0.0,
+            cpu_s=0.0,
+        )
 
     def begun(self) -> WatchedJob:
         """Step 0 has committed in no time, after 5 seconds of starting."""

@@ -45,6 +45,12 @@ class Shown:
         self.glance = Glance(self.outlook)
         self.feed = Feed(self.outlook, self.glance)
 
+    def seen(self, version: int) -> None:
+        """All ranks are in Forward of this step, and their boards show it."""
+        self.job.step(version, 1.0)
+        for rank, worker in self.job.machine.members.seats.items():
+            self.sightings[worker] = self.job.sighting(rank, version)
+
     def status(self) -> dict[str, object]:
         self.looks += 1
         shown = status("train-1", self.job.machine, self.sightings, [], self._log, "")

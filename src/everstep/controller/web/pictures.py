@@ -10,7 +10,6 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,8 +92,9 @@ class Pictures:
         except TimeoutError:
             raise DrawError(f"not drawn within {DRAW_S:g} s") from None
         finally:
-            with suppress(ProcessLookupError):
+            if process.returncode is None:
                 process.kill()
+                await process.communicate()  # or its pipes would stay open
         if process.returncode:
             raise DrawError(words.decode(errors="replace").strip().rpartition("\n")[2])
         return svg
