@@ -104,13 +104,16 @@ def test_a_recovery_appears_when_it_ends(browser: Any, site: Site, tmp_path: Pat
     until(browser, "return document.querySelectorAll('#checkpoints tr').length", 1)
 
 
-def test_the_end_is_shown_and_nobody_is_asked_any_more(browser: Any, site: Site) -> None:
+def test_the_end_stays_when_the_controller_has_gone(browser: Any, site: Site) -> None:
     visit(browser, site)
+    events = site.listen()
     site.soon(site.shown.feed.end)
+    events.rest()
+    events.close()
     until(browser, "return document.getElementById('line').textContent.startsWith('the job is over')", True)
-    browsers.asked(browser)
-    site.shown.job.step(9, 1.0)
-    assert browsers.asked(browser) == set()
+    site.close()
+    assert text(browser, "line").startswith("the job is over")
+    assert text(browser, "state") == "RUNNING"
 
 
 @pytest.mark.parametrize("site", [1024], indirect=True)
