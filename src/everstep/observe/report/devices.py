@@ -35,7 +35,7 @@ def all_devices(run: Run, recovery: Recovery, width: float = WIDE, most: int = 4
     left, right = (44.0, width - 8.0) if width < 600 else (158.0, width - 14.0)
     scale = Scale.fit(scene.events(), scene.start_s, scene.end_s, left, right)
     present = {span.phase for actor in scene.actors for span in actor.lane.spans}
-    keys = {CLASSES[phase]: words.phase(phase) for phase in present if phase in CLASSES}
+    keys = {CLASSES[phase]: words.phase(phase) for phase in words.PHASES if phase in present and phase in CLASSES}
     keys |= {"halt": "Stop+Clean+Reset"} if "halt" in keys else {}
     head, top = legend([Key(name, square(class_)) for class_, name in keys.items()], 8, width - 8, 6)
     shapes: dict[str, list[str]] = defaultdict(list)
@@ -60,7 +60,7 @@ def all_devices(run: Run, recovery: Recovery, width: float = WIDE, most: int = 4
         for index, lane in enumerate(shown)
         if index % every == 0
     ]
-    paths = [path("".join(d), class_) for class_, d in shapes.items()]
+    paths = [path("".join(d), f"{class_} flat") for class_, d in shapes.items()]
     places = {lane.worker: top + index * row + row / 2 for index, lane in enumerate(shown)}
     bolts = [
         bolt(scale(actor.failed_s), places[actor.lane.worker], hint(*_told(actor)))

@@ -1,4 +1,4 @@
-"""Pieces that several pictures have: blocks, the lightning bolt of a failure, arrows, cuts in time, the time axis, legends."""
+"""Pieces that several pictures have: the lightning bolt of a failure, arrows, cuts in time, the time axis, legends."""
 
 from __future__ import annotations
 

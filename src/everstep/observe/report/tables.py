@@ -17,6 +17,9 @@ from everstep.observe.report.steps import typical_step
 from everstep.observe.report.waste import plan_of
 from everstep.observe.report.words import STEP_PHASES
 
+LONG = 20
+"""Characters; a cell with more may be broken into lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -33,7 +36,9 @@ class Table:
 
 
 def _cell(index: int, cell: str | Markup) -> Markup:
-    return tag("th", cell, scope="row") if index == 0 else tag("td", cell)
+    if index == 0:
+        return tag("th", cell, scope="row")
+    return tag("td", cell, class_="long" if len(cell) > LONG else None)
 
 
 def recoveries_table(recoveries: Sequence[Recovery], pictured: Iterable[int]) -> Table:
@@ -102,7 +107,7 @@ def recovery_table(run: Run, recovery: Recovery) -> Table:
 def consistency_table(run: Run) -> Table:
     """The phases of a step, and the failures in each."""
     step = typical_step(run.lanes)
-    counts = {phase: 0 for phase in STEP_PHASES}
+    counts = dict.fromkeys(STEP_PHASES, 0)
     for place in failure_places(run, step or UNKNOWN):
         counts[place.failure.phase or ""] += 1
     rows = [
