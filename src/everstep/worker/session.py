@@ -83,13 +83,14 @@ class JobSession:
         self._world.recording = False
         control.protection = protection
         keeper = control.keeper = Keeper(control, self._track, protection, self._memory)
-        keeper.ask()
-        if not self._joins:  # a newcomer is waited for: its slots come while it is filled
+        if not self._joins:
+            keeper.ask()
             keeper.prepare()
         loop = ProtectedLoop(control, self._track, protection, keeper, epoch_of)
         loop.attach()
         self._world.gate = loop
         control.protect(protection.coordinate, digest(protection.layout))
+        keeper.ask()  # a newcomer has its state now, and nobody waits for it any more
         self._track.enter(WorkerPhase.IDLE, control.version)
         return loop
 

@@ -48,9 +48,13 @@ class Keeper:
         """Those that `_snapshots` has mapped."""
         self._last: tuple[Step, Generation] | None = None
         self._size_bytes = 0
+        self._asked = False
 
     def ask(self) -> None:
-        """At protect(), as soon as it is known what there is to save."""
+        """Once it is known what there is to save: at protect(), or when a newcomer has its state."""
+        if self._asked:
+            return
+        self._asked = True
         protection = self._protection
         replicas = sum(at.shard == protection.coordinate.shard for at in protection.coordinates)
         self._size_bytes = share_bytes(protection.state, protection.private.image(), replicas)
@@ -134,6 +138,7 @@ class Keeper:
 
     def load(self, checkpoint: Checkpoint) -> int:
         """All ranks do, together. How many bytes; CheckpointError on all of them if any cannot."""
+        self.ask()
         slots = self._control.wait_for_slots(self._size_bytes)
         loader = Loader(self._protection, self._memory, slots.checkpoint_dir)
         return loader.load(checkpoint)
