@@ -243,7 +243,7 @@ class Host:
             self._detector.excuse(event.worker)
         machine, now = self._machine, self._loop.time()
         if machine.phase in TRAINING or not machine.members.coordinates:
-            self._detector.resume(now)
+            self._detector.resume(now, machine.target)
         else:
             self._detector.pause()
         self._detector.expect(machine.awaiting if machine.phase in ANSWERING else (), now)
