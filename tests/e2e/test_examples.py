@@ -23,6 +23,17 @@ def test_the_five_lines_protect_a_training(start: Start) -> None:
     assert run.wait() == 0, run.text()
     assert [step for step in range(9, 100, 10) if f"[rank 0] step {step}: loss" not in run.text()] == []
     assert [record.rank for record in read_recoveries(run.dir / "recoveries.jsonl")] == [1]
+    checkpoints = run.dir / "checkpoints"
+    assert _reads_without_everstep(checkpoints / (checkpoints / "latest").read_text().strip()) > 50
+
+
+def _reads_without_everstep(checkpoint: Path) -> int:
+    """Percent that the trained model knows."""
+    hides = "import runpy, sys; sys.modules['everstep'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0])"
+    command = [sys.executable, "-c", hides, str(EXAMPLES / "read_checkpoint.py"), str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.partition("%")[0])
 
 
 def test_the_gpt_learns_and_all_ranks_end_on_one_hash(start: Start) -> None:

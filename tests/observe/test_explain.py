@@ -39,7 +39,8 @@ def test_a_recovery_is_told_from_the_failure_to_what_was_lost(recovery: Recovery
         Section(
             "What failed",
             (
-                "rank 2 (worker 2 on n0) exited: killed by SIGKILL in COMMITTED of step 7",
+                "rank 2 (worker 2 on n0) exited in the Optimizer Step of step 7, past the barrier: "
+                "killed by SIGKILL in COMMITTED of step 7",
                 "It was known 30ms after the last sign of life.",
             ),
         ),
@@ -117,9 +118,15 @@ def test_each_decision_says_what_it_cost(
 
 
 def test_the_reason_of_a_job_that_ended_is_why_it_ended(recovery: Recovery) -> None:
-    failed = replace(recovery, outcome=Outcome.FAILED, reason="more than max_failures=3")
-    assert told(failed, "What was decided")[1] == "Why the job ended: more than max_failures=3."
+    failed = replace(recovery, outcome=Outcome.FAILED, reason="too often (Traceback:\n  File x\nOSError: no\n)")
+    assert told(failed, "What was decided")[1] == "Why the job ended: too often (Traceback: … OSError: no."
     assert headline(failed) == "recovery 0, generation 2: not recovered: the job failed"
+
+
+def test_what_a_job_that_ended_did_not_come_to_is_not_told(recovery: Recovery) -> None:
+    failed = replace(recovery, outcome=Outcome.FAILED, t_reset_s=0.0, t_restore_s=0.0, t_first_step_s=0.0)
+    stages = [line.split()[0] for line in told(failed, "Where the time went")]
+    assert stages == ["detect", "stop", "settle", "total"]
 
 
 def test_a_traceback_has_all_its_lines(recovery: Recovery) -> None:
@@ -138,7 +145,7 @@ def test_a_further_failure_is_told_too(recovery: Recovery) -> None:
     twice = replace(recovery, failures=(*recovery.failures, second), generations=(2, 3))
     failed = told(twice, "What failed")
     assert failed[1].startswith("Then rank 1 (worker 1 on n0) exited in the Gradient Synchronization Barrier of step 7")
-    assert failed[-1].endswith("which began anew: generations 2, 3.")
+    assert failed[-1] == "The recovery began anew with what failed inside it: generations 2, 3."
     assert told(twice, "Who replaced whom")[1] == (
         "rank 1: worker 4, a new process, on n1 instead of n0 took it from worker 1."
     )

@@ -42,6 +42,7 @@ class Cause(enum.Enum):
     LAYOUT = "built a different model"
     RULE = "broke a rule"
     LOST = "lost what nobody else has"
+    CHECKPOINT = "a checkpoint cannot be loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class Checkpoint:
     generation: Generation
     attempt: int = 0
     """Counts the jobs that have used this checkpoint directory."""
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sorts from the oldest to the newest: a later generation may have gone back to an earlier step."""
+        return self.attempt, self.generation, self.step
 
 
 # ── from agents ──────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
 
 def open_files(settings: Settings, soft: int, hard: int) -> Finding:
     name, need = "open files", FILES_BASE + FILES_PER_RANK * settings.ranks
-    found = f"{_number(soft)} allowed, {settings.ranks} ranks need about {need}"
+    found = f"{_number(soft)} allowed, a job of {settings.ranks} needs about {need}"
     if _less(soft, need):
         fix = f"ulimit -n {need}" if not _less(hard, need) else f"raise nofile to {need} in /etc/security/limits.conf"
         return failure(name, found, breaks="groups of so many ranks cannot be connected", fix=fix)
@@ -69,7 +69,7 @@ def limits(settings: Settings) -> list[Finding]:
 
 
 def processors(settings: Settings) -> Finding:
-    name, found = "processors", f"{settings.cores} cores for {settings.nproc} ranks"
+    name, found = "processors", f"{settings.cores} for --nproc {settings.nproc}"
     if settings.cuda or settings.nproc <= settings.cores:
         return ok(name, found)
     return warning(

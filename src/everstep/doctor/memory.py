@@ -65,23 +65,23 @@ def memory(settings: Settings, free: int) -> Finding:
     least = settings.workers * TORCH_BYTES + SLOTS * state + held
     most = least - held + settings.nproc * held
     found = f"{write_size(free)} free"
-    who = f"{settings.nproc} workers and {settings.standby} standby"
+    job = f"--nproc {settings.nproc} --standby {settings.standby}"
     fix = "run fewer ranks here, or give the machine more memory"
     if free < least:
         return failure(
             name,
-            f"{found}, {who} need {write_size(least)}",
+            f"{found}, {job} takes {write_size(least)}",
             breaks="the kernel kills workers, again and again",
             fix=fix,
         )
     if free < most:
         return warning(
             name,
-            f"{found}, {who} need {write_size(most)} if each holds the whole state",
+            f"{found}, {job} takes {write_size(most)} if each holds the whole state",
             breaks="plain data parallel does not fit; sharded training may",
             fix=fix,
         )
-    return ok(name, f"{found}, {who} need {write_size(most)}" + ("" if state else " and their state"))
+    return ok(name, f"{found}, {job} takes {write_size(most)}" + ("" if state else " and their state"))
 
 
 def stale(root: Path = shm.ROOT) -> Finding:

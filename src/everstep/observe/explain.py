@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from everstep.core.events import Cause, Position
-from everstep.observe.records import Decision, Failure, Outcome, Recovery
+from everstep.observe.records import Decision, Failure, Outcome, Recovery, abridged
 from everstep.types import Generation, Rank, WorkerPhase
 from everstep.units import write_duration, write_size
 
@@ -65,9 +65,9 @@ def _failed(recovery: Recovery) -> Iterator[str]:
             yield "That was a false alarm: it had moved on before it was killed. It does not count as a failure."
     late = f"{write_duration(recovery.t_detect_s)} after the last sign of life" if recovery.t_detect_s else "at once"
     yield f"It was known {late}."
-    if len(recovery.failures) > 1:
+    if len(recovery.generations) > 1:
         began = ", ".join(map(str, recovery.generations))
-        yield f"What failed later struck inside the recovery, which began anew: generations {began}."
+        yield f"The recovery began anew with what failed inside it: generations {began}."
 
 
 def _who(failure: Failure) -> str:
@@ -84,8 +84,8 @@ def _cause(failure: Failure) -> str:
 
 
 def _place(failure: Failure) -> str:
-    """Nobody may have seen it, and its evidence mostly says it too."""
-    if failure.phase is None or f"{failure.phase} of step" in failure.evidence:
+    """Nobody may have seen it."""
+    if failure.phase is None:
         return ""
     phase = WorkerPhase.__members__.get(failure.phase)
     return failure.phase if phase is None else _where(phase, failure.step)
@@ -128,7 +128,7 @@ def _decided(recovery: Recovery) -> Iterator[str]:
     yield how[recovery.decision]
     if recovery.reason:
         because = "Why the job ended" if recovery.outcome in _ENDED else "Why"
-        yield f"{because}: {recovery.reason}."
+        yield f"{because}: {abridged(recovery.reason)}."
 
 
 def _replaced(recovery: Recovery) -> Iterator[str]:
@@ -165,6 +165,8 @@ def _spent(recovery: Recovery) -> Iterator[str]:
         ("total", recovery.t_total_s, ""),
     )
     for name, seconds, what in stages:
+        if not seconds and recovery.outcome in _ENDED:
+            continue  # it did not come to that
         yield f"{name:<10}  {write_duration(seconds) if seconds else '0':>7}  {what}".rstrip()
 
 

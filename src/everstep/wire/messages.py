@@ -218,6 +218,11 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The agent was told to end. It stays for its grace, so that a checkpoint can be taken while its workers live."""
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """k1 of one rank: its file is durable, or ``error`` says why not."""
 
@@ -229,6 +234,16 @@ class Receipt:
     digest: str = ""
     """xxh3 of the header of the file, which has the digests of its tensors."""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the workers of this agent have taken in each phase, all sums since the agent began."""
+
+    pid: int
+    """Of the agent: another one begins to count anew."""
+    counts: dict[str, tuple[tuple[int, ...], float]]
+    """As `observe.phases.Counts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +279,14 @@ class Welcome:
     master_addr: str = "127.0.0.1"
     """With ``master_port``: what libraries find in the environment. Nothing of ours listens there."""
     master_port: int = 29500
+    checkpoint_dir: str = ""
+    """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
+    slots: bool = False
+    """The job takes checkpoints."""
+    attempt: int = 0
+    """Part of the name of each checkpoint that this job takes."""
+    grace_s: float = 0.0
+    """For the last checkpoint to reach storage when a node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +329,8 @@ class Persist:
     write those of this node to storage."""
 
     checkpoint: Checkpoint
+    ranks: tuple[Rank, ...] = ()
+    """Whose shares this node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +364,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the job, as Ctrl-C does."""
+    """End the job, as Ctrl-C does; or as SIGTERM does, which means that the machine will be taken away."""
+
+    save: bool = False
+    """Take a checkpoint first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +392,7 @@ ToController = (
     | Notice
     | Sick
     | Beat
+    | Durations
     | AskTime
     | Stack
     | Raised
@@ -371,6 +400,7 @@ ToController = (
     | Keep
     | Skipped
     | Receipt
+    | Leaving
     | Ask
     | Inject
     | Interrupt

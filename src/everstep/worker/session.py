@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import HashStore
 from everstep.core.effects import Assign, Role
 from everstep.errors import ProtocolError, RuleError
 from everstep.types import Coordinate, Step, WorkerPhase
+from everstep.worker.checkpoint.keeper import Keeper
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
 from everstep.worker.groups.gloo import GlooSeam
@@ -58,6 +59,7 @@ class JobSession:
         self._track = track
         self._control = control
         self._joins = assign.role is Role.JOINER
+        self._memory = control.memory
         prologues = {
             name.removeprefix(GROUP): data for name, data in control.memories.items() if name.startswith(GROUP)
         }
@@ -80,10 +82,15 @@ class JobSession:
             control.keep(self._memories(protection))
         self._world.recording = False
         control.protection = protection
-        loop = ProtectedLoop(control, self._track, protection, epoch_of)
+        keeper = control.keeper = Keeper(control, self._track, protection, self._memory)
+        if not self._joins:
+            keeper.ask()
+            keeper.prepare()
+        loop = ProtectedLoop(control, self._track, protection, keeper, epoch_of)
         loop.attach()
         self._world.gate = loop
         control.protect(protection.coordinate, digest(protection.layout))
+        keeper.ask()  # a newcomer has its state now, and nobody waits for it any more
         self._track.enter(WorkerPhase.IDLE, control.version)
         return loop
 
