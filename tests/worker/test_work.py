@@ -26,7 +26,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_collective_that_was_cut_and_does_not_end_is_left(ends: list[Any]) -> None:
     mine = ends[0].allreduce([torch.ones(2)])
     with pytest.raises(RuntimeError, match="was cut and has not ended"):
-        outlast(mine, lambda: True)
+        outlast(mine, "allreduce", lambda: True)
     ends[1].allreduce([torch.ones(2)]).wait()  # so that the groups can be destroyed
 
 
@@ -40,12 +40,30 @@ def test_one_that_was_not_cut_is_waited_for_as_long_as_it_takes(ends: list[Any])
             ends[1].allreduce([torch.ones(2)])
         return False
 
-    assert outlast(mine, lost)
+    assert outlast(mine, "allreduce", lost)
     assert numbers.tolist() == [2, 2]
 
 
 def test_a_limit_is_kept(ends: list[Any]) -> None:
     mine = ends[0].allreduce([torch.ones(2)])
     with pytest.raises(RuntimeError, match="timed out"):
-        outlast(mine, lambda: False, LOOK_S * 1.5)
+        outlast(mine, "allreduce", lambda: False, LOOK_S * 1.5)
     ends[1].allreduce([torch.ones(2)]).wait()
+
+
+def test_a_message_that_was_cut_and_does_not_end_is_left(ends: list[Any]) -> None:
+    """As when its receiver dies in the midst of it: Gloo itself would wait for its timeout."""
+    data = torch.ones(1 << 24)
+    sent = ends[0].send([data], 1, 0)
+    with pytest.raises(RuntimeError, match="was cut and has not ended"):
+        outlast(sent, "send", lambda: True)
+    ends[1].recv([data], 0, 0).wait()
+
+
+def test_a_message_that_was_not_cut_is_waited_for(ends: list[Any]) -> None:
+    taken = torch.zeros(3)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(outlast, ends[1].recv([taken], 0, 0), "recv", lambda: False)
+        ends[0].send([torch.ones(3)], 1, 0).wait()
+        assert waiting.result()
+    assert taken.tolist() == [1, 1, 1]

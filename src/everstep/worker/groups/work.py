@@ -7,6 +7,7 @@ the script has made of them since.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,13 +28,15 @@ _POINT_TO_POINT = ("send", "recv", "recv_anysource")
 Ended = Callable[["TrackedWork", RuntimeError | None], None]
 
 
-def outlast(work: dist.Work, lost: Callable[[], bool], limit_s: float = math.inf) -> bool:
-    """Wait for a collective of Gloo that may never end.
+def outlast(work: dist.Work, operation: str, lost: Callable[[], bool], limit_s: float = math.inf) -> bool:
+    """Wait for a work of Gloo that may never end.
 
-    When a connection breaks, Gloo forgets what it was about to write from its own thread (`Pair::signalException` sees
-    neither that nor `tx_`), so nobody tells the collective, which waits for the timeout of its group: half an hour.
-    Its connections are closed by then, so it touches no memory any more, and who was told to stop may leave it.
+    When a connection breaks, Gloo forgets the message that it was about to write or in the midst of (see its
+    `Pair::signalException`), so nobody tells the work, which waits for the timeout of its group: half an hour. Its
+    connections are closed by then, so it touches no memory any more, and who was told to stop may leave it.
     """
+    if operation in _POINT_TO_POINT:
+        return _outlast_apart(work, lost)
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -42,7 +45,30 @@ def outlast(work: dist.Work, lost: Callable[[], bool], limit_s: float = math.inf
             if _NOT_YET not in str(error) or time.monotonic() >= deadline:
                 raise
             if lost():
-                raise RuntimeError("was cut and has not ended") from None
+                raise RuntimeError(f"{operation} was cut and has not ended") from None
+
+
+def _outlast_apart(work: dist.Work, lost: Callable[[], bool]) -> bool:
+    """In a thread that can be left behind, because no wait may be too short. It costs 0.1 ms."""
+    results: list[bool] = []
+    errors: list[RuntimeError] = []
+    ended = threading.Event()
+
+    def wait() -> None:
+        try:
+            results.append(bool(work.wait()))
+        except RuntimeError as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=wait, name="everstep-wait", daemon=True).start()
+    while not ended.wait(LOOK_S):
+        if lost():
+            raise RuntimeError("a message was cut and has not ended")
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 class TrackedWork(dist.Work):
@@ -71,10 +97,8 @@ class TrackedWork(dist.Work):
             return True
         self.waited = self.waiting = True
         try:
-            if self.operation in _POINT_TO_POINT:
-                done = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
-            else:
-                done = outlast(self._inner, self._lost, timeout.total_seconds() if timeout else math.inf)
+            limit_s = timeout.total_seconds() if timeout else math.inf
+            done = outlast(self._inner, self.operation, self._lost, limit_s)
         except RuntimeError as error:
             self._ended(self, error)
             raise

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from everstep.errors import RuleError
 from everstep.types import Generation
+from everstep.worker.groups.own import OwnGroup
 from everstep.worker.groups.prologue import Prologue
 from everstep.worker.groups.rendezvous import CONNECT_S, NoStore, Publish, Rendezvous
 from everstep.worker.groups.seam import Plan, Seam
@@ -177,7 +178,7 @@ class World:
         """The inner group of all ranks, for what everstep itself says between its workers."""
         inner = self.groups[next(iter(self.groups))].inner
         assert inner is not None
-        return inner
+        return OwnGroup(inner, self.cut_off)
 
     # ── what is in flight ────────────────────────────────────────────────────────────────────────────────
 
