@@ -35,9 +35,9 @@ def outlast(work: dist.Work, operation: str, lost: Callable[[], bool], limit_s: 
     `Pair::signalException`), so nobody tells the work, which waits for the timeout of its group: half an hour. Its
     connections are closed by then, so it touches no memory any more, and who was told to stop may leave it.
     """
-    if operation in _POINT_TO_POINT:
-        return _outlast_apart(work, lost)
     deadline = time.monotonic() + limit_s
+    if operation in _POINT_TO_POINT:
+        return _outlast_apart(work, lost, deadline)
     while True:
         try:
             return bool(work.wait(timedelta(seconds=min(LOOK_S, max(0.001, deadline - time.monotonic())))))
@@ -48,7 +48,7 @@ def outlast(work: dist.Work, operation: str, lost: Callable[[], bool], limit_s: 
                 raise RuntimeError(f"{operation} was cut and has not ended") from None
 
 
-def _outlast_apart(work: dist.Work, lost: Callable[[], bool]) -> bool:
+def _outlast_apart(work: dist.Work, lost: Callable[[], bool], deadline: float) -> bool:
     """In a thread that can be left behind, because no wait may be too short. It costs 0.1 ms."""
     results: list[bool] = []
     errors: list[RuntimeError] = []
@@ -66,6 +66,8 @@ def _outlast_apart(work: dist.Work, lost: Callable[[], bool]) -> bool:
     while not ended.wait(LOOK_S):
         if lost():
             raise RuntimeError("a message was cut and has not ended")
+        if time.monotonic() >= deadline:
+            raise RuntimeError("a message has not ended in time")
     if errors:
         raise errors[0]
     return results[0]
