@@ -23,8 +23,12 @@ It works during the run and after it, and with what is there of a run that was k
 
 @click.command(help=_HELP)
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file. Default: report.html in the directory.")
-@click.option("--svg", "svg_dir", type=click.Path(path_type=Path), help="Write each picture alone, too, to this folder.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The file. Default: report.html in the directory."
+)
+@click.option(
+    "--svg", "svg_dir", type=click.Path(path_type=Path), help="Write each picture alone, too, to this folder."
+)
 def report(directory: Path, output: Path | None, svg_dir: Path | None) -> None:
     run = look_back(directory, time.time())
     _write(output or directory / "report.html", page(run))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from everstep.core.events import JobPhase
-from everstep.observe.records import Decision, Donor, Failure, Outcome, Recovery, Replacement
 from everstep.observe.history import PhaseSpan
+from everstep.observe.records import Decision, Donor, Failure, Outcome, Recovery, Replacement
 from everstep.observe.report.run import Run, State
 from everstep.observe.timeline import Lane, Span
 from everstep.types import Generation

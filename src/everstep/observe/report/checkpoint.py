@@ -147,7 +147,9 @@ def _cycle(cycle: Cycle, top: float, width: float) -> tuple[Markup, float]:
         y += 14
         parts.append(text(8, y - 4, row, "small soft"))
     knots = zip(scale.times, scale.places, strict=True)
-    return group(*parts, class_="cycle", data_scale=" ".join(f"{t - cycle.start_s:.6f}:{x:.2f}" for t, x in knots)), y + 4
+    return group(
+        *parts, class_="cycle", data_scale=" ".join(f"{t - cycle.start_s:.6f}:{x:.2f}" for t, x in knots)
+    ), y + 4
 
 
 def _cycle_scale(cycle: Cycle, left: float, right: float) -> tuple[Scale, float]:
@@ -204,7 +206,10 @@ def _memory(record: CheckpointRecord, cycle: Cycle, x: float, right: float, y: f
     shapes = [rect(x, y, right - x, LANE, "memory-block", told, **facts)]
     above = x - 6  # on the left of the arrow to storage
     if above - 2 * half > 0:
-        shapes += [text(above, y - 22, words_[0], "small green bold end"), text(above, y - 8, words_[1], "small green bold end")]
+        shapes += [
+            text(above, y - 22, words_[0], "small green bold end"),
+            text(above, y - 8, words_[1], "small green bold end"),
+        ]
     else:
         shapes.append(text(middle, y + LANE + 40, words_[1], "small green bold middle outlined"))
     return group(*shapes, class_="k0")
@@ -318,5 +323,3 @@ def _mark(fate: Fate, x: float, y: float) -> Markup:
     if fate is Fate.INCOMPLETE:
         return path(f"M{x - 4:.2f},{y - 4:.2f}l8,8m0,-8l-8,8", "lost")
     return path(f"M{x - 4:.2f},{y}h8", "lost")
-
-

@@ -8,15 +8,30 @@ from dataclasses import dataclass
 from everstep.observe.records import Failure, one_line
 from everstep.observe.report import words
 from everstep.observe.report.markup import Markup, join
-from everstep.observe.report.parts import CLASSES, LABELS, Key, axis, bolt, legend, square
+from everstep.observe.report.parts import CLASSES, LABELS, Key, bolt, legend, square
 from everstep.observe.report.run import Run
 from everstep.observe.report.scale import Scale
 from everstep.observe.report.steps import TypicalStep, typical_step
-from everstep.observe.report.svg import SMALL_PX, Svg, fitting, group, hint, line, rect, spread, text, text_width
+from everstep.observe.report.svg import (
+    SMALL_PX,
+    Svg,
+    fitting,
+    group,
+    hint,
+    line,
+    path,
+    rect,
+    spread,
+    text,
+    text_width,
+    wrapped,
+)
 from everstep.observe.report.words import BACKWARD, COMMITTED, FORWARD, READY, STEP_PHASES
 
 WIDE = 1120.0
 BLOCK, BAND = 34.0, 36.0
+LEAST_SHARE = 0.11
+"""Of the width, for each phase but the barrier: an optimizer of a millisecond is still a phase."""
 CLUSTER_PX = 16.0
 """Failures nearer than this share a bolt."""
 UNKNOWN = TypicalStep({FORWARD: 0.3, BACKWARD: 0.4, READY: 0.05, COMMITTED: 0.25}, 0)
@@ -38,7 +53,7 @@ def consistency(run: Run, width: float = WIDE) -> Svg:
     shape = step or UNKNOWN
     narrow = width < 600
     left, right = (8.0, width - 8.0) if narrow else (158.0, width - 14.0)
-    scale = Scale((0.0, shape.length_s), (left, right))
+    scale, stretched = _scale(shape, left, right)
     places = sorted(failure_places(run, shape), key=lambda place: place.at_s)
     keys, y = legend(_keys(), 8, width - 8, 6)
     above = 15.0 if narrow else 0.0
@@ -55,10 +70,10 @@ def consistency(run: Run, width: float = WIDE) -> Svg:
             _lane(shape, scale, second, "Device 2", "where failures fell", narrow=narrow),
             _barrier(update_x, y, second + BLOCK + 6, width),
             labels,
-            *_below(run, step, scale, places, bottom, width),
+            *_below(run, step, scale, places, bottom, width, stretched=stretched),
         ]
     )
-    height = bottom + (62 if step else 44)
+    height = bottom + (62 if width >= 600 else 78)
     return Svg("consistency", width, height, "Consistent parameters", consistency_summary(run, len(places)), body)
 
 
@@ -116,7 +131,7 @@ def _band(scale: Scale, update_x: float, y: float, *, narrow: bool) -> Markup:
     parts = []
     pieces = (
         (scale.left, update_x, "consistent", ("Consistent Parameters", "consistent")),
-        (update_x, scale.right, "update", ("Update Parameters", "Update", "upd.")),
+        (update_x, scale.right, "update", ("Update Parameters", "Update")),
     )
     for x, right, class_, choices in pieces:
         label = fitting(choices, right - x - 6)
@@ -142,9 +157,7 @@ def _barrier(x: float, y: float, bottom: float, width: float) -> Markup:
     return group(box, line(x, y, x, bottom, "barrier"), labels)
 
 
-def _failures(
-    places: Sequence[Place], scale: Scale, y: float, *, narrow: bool, width: float
-) -> tuple[Markup, float]:
+def _failures(places: Sequence[Place], scale: Scale, y: float, *, narrow: bool, width: float) -> tuple[Markup, float]:
     """Bolts on the second lane, and below it what they were."""
     clusters: list[list[Place]] = []
     for place in places:
@@ -161,7 +174,9 @@ def _failures(
     at = spread(middles, widths, 4 if narrow else scale.left - 60, width - 4)
     shapes = []
     for cluster, x, label, label_x in zip(clusters, middles, labels, at, strict=True):
-        told = hint(*(_told(place) for place in cluster[:12]), f"… {len(cluster) - 12} more" if len(cluster) > 12 else "")
+        told = hint(
+            *(_told(place) for place in cluster[:12]), f"… {len(cluster) - 12} more" if len(cluster) > 12 else ""
+        )
         facts = {"data_recovery": str(cluster[0].recovery), "data_count": str(len(cluster))}
         shapes.append(group(bolt(x, y + BLOCK / 2, told, size=1.15), **facts))
         shapes.append(line(x, y + BLOCK + 1, label_x, y + BLOCK + 9, "leader"))
@@ -192,15 +207,44 @@ def _told(place: Place) -> str:
 
 
 def _below(
-    run: Run, step: TypicalStep | None, scale: Scale, places: Sequence[Place], y: float, width: float
+    run: Run,
+    step: TypicalStep | None,
+    scale: Scale,
+    places: Sequence[Place],
+    y: float,
+    width: float,
+    *,
+    stretched: bool,
 ) -> Iterator[Markup]:
+    """How long the phases take, and what is not in the picture."""
     if step is None:
-        yield text(8, y + 14, "Not to scale: no step was recorded whole.", "small soft")
+        said = "Not to scale: no step was recorded whole."
     else:
-        yield axis(scale, 0.0, y + 6, "0")
-        said = f"a typical step, {words.duration(step.length_s)}: the median of {words.plural(step.samples, 'step')}"
-        yield text(8, y + 42, said, "small soft")
+        for phase, length_s in step.lengths.items():
+            x, right = scale(step.start_s(phase)), scale(step.start_s(phase) + length_s)
+            yield path(f"M{x + 1:.2f},{y + 2}v5H{right - 1:.2f}v-5", "bracket")
+            label = fitting([words.duration(length_s)], right - x + 12, SMALL_PX)
+            yield text(min((x + right) / 2, width - 22), y + 20, label, "small middle")
+        said = f"A typical step, {words.duration(step.length_s)}: the median of {words.plural(step.samples, 'step')}."
+        said += " Short phases are drawn wider than they are." if stretched else ""
     elsewhere = sum(len(recovery.failures) for recovery in run.recoveries) - len(places)
     if elsewhere:
-        said = f"{words.plural(elsewhere, 'failure')} outside of a step"
-        yield text(width - 8, y + (42 if step else 30), said, "small soft end")
+        said += f" {words.plural(elsewhere, 'failure')} outside of a step."
+    for index, row in enumerate(wrapped(said, width - 16, SMALL_PX)):
+        yield text(8, y + 38 + 14 * index, row, "small soft")
+
+
+def _scale(shape: TypicalStep, left: float, right: float) -> tuple[Scale, bool]:
+    """To scale, but that each phase can be seen; and whether it had to be helped."""
+    room = right - left
+    least = {phase: room * (0.02 if phase == READY else LEAST_SHARE) for phase in shape.lengths}
+    widths = {phase: room * length_s / shape.length_s for phase, length_s in shape.lengths.items()}
+    short = {phase for phase, width in widths.items() if width < least[phase]}
+    rest = sum(shape.lengths[phase] for phase in shape.lengths if phase not in short)
+    free = room - sum(least[phase] for phase in short)
+    places, at = [left], left
+    for phase, length_s in shape.lengths.items():
+        at += least[phase] if phase in short else free * length_s / rest
+        places.append(at)
+    times = [*(shape.start_s(phase) for phase in shape.lengths), shape.length_s]
+    return Scale(tuple(times), tuple(places)), bool(short)

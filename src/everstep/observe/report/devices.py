@@ -35,7 +35,7 @@ def all_devices(run: Run, recovery: Recovery, width: float = WIDE, most: int = 4
     left, right = (44.0, width - 8.0) if width < 600 else (158.0, width - 14.0)
     scale = Scale.fit(scene.events(), scene.start_s, scene.end_s, left, right)
     present = {span.phase for actor in scene.actors for span in actor.lane.spans}
-    keys = {CLASSES[phase]: words.phase(phase) for phase in present if phase in CLASSES}
+    keys = {CLASSES[phase]: words.phase(phase) for phase in words.PHASES if phase in present and phase in CLASSES}
     keys |= {"halt": "Stop+Clean+Reset"} if "halt" in keys else {}
     head, top = legend([Key(name, square(class_)) for class_, name in keys.items()], 8, width - 8, 6)
     shapes: dict[str, list[str]] = defaultdict(list)
@@ -51,11 +51,16 @@ def all_devices(run: Run, recovery: Recovery, width: float = WIDE, most: int = 4
     bottom = top + len(shown) * row
     every = max(1, -(-len(shown) * 14 // max(1, int(bottom - top))))
     names = [
-        text(left - 6, top + index * row + row / 2 + 4, f"rank {lane.rank}" if width >= 600 else str(lane.rank), "small soft end")
+        text(
+            left - 6,
+            top + index * row + row / 2 + 4,
+            f"rank {lane.rank}" if width >= 600 else str(lane.rank),
+            "small soft end",
+        )
         for index, lane in enumerate(shown)
         if index % every == 0
     ]
-    paths = [path("".join(d), class_) for class_, d in shapes.items()]
+    paths = [path("".join(d), f"{class_} flat") for class_, d in shapes.items()]
     places = {lane.worker: top + index * row + row / 2 for index, lane in enumerate(shown)}
     bolts = [
         bolt(scale(actor.failed_s), places[actor.lane.worker], hint(*_told(actor)))
@@ -64,7 +69,11 @@ def all_devices(run: Run, recovery: Recovery, width: float = WIDE, most: int = 4
     ]
     x = scale(scene.failed_s)
     ruler = line(x, top, x, bottom, "boundary")
-    said = f"{len(shown)} of {words.plural(len(lanes), 'device')}" if len(shown) < len(lanes) else words.plural(len(lanes), "device")
+    said = (
+        f"{len(shown)} of {words.plural(len(lanes), 'device')}"
+        if len(shown) < len(lanes)
+        else words.plural(len(lanes), "device")
+    )
     foot = axis(scale, scene.failed_s, bottom + 6, "0: failure") + text(8, bottom + 42, said, "small soft")
     title = f"All devices in recovery {recovery.number}"
     body = join([head, *paths, ruler, *names, *bolts, foot])

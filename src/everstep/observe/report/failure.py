@@ -480,10 +480,9 @@ def _arrival_labels(sheet: _Sheet, actor: Actor, y: float) -> Iterator[Markup]:
         return
     x = sheet(restored[-1].start_s)
     yield _label_at(sheet, x, y + BLOCK + STRIP + 13, "Restoration+Rollback", "small red bold outlined")
-    if _donor(sheet, actor) is not None:
-        above = y - 17 - GAP - STRIP - BLOCK / 2 + 4 if sheet.narrow else y - 8
+    if _donor(sheet, actor) is not None and not sheet.narrow:
         given = f"state, {words.size(_each(sheet.scene.recovery))}"
-        yield _label_at(sheet, _gift_x(sheet, restored[-1]) + 8, above, given, "small green outlined")
+        yield _label_at(sheet, _gift_x(sheet, restored[-1]) + 8, y - 8, given, "small green outlined")
 
 
 def _donor(sheet: _Sheet, actor: Actor) -> Donor | None:
@@ -616,6 +615,7 @@ def _stages(sheet: _Sheet, y: float) -> tuple[Markup, float]:
         told = hint(
             f"{stage.name}: {words.exact(stage.end_s - stage.start_s)}",
             f"from {sheet.since(stage.start_s)} to {sheet.since(stage.end_s)} after the failure",
+            "counted from the last sign of life" if stage.name == "detect" else "",
         )
         shapes.append(
             rect(
@@ -630,6 +630,8 @@ def _stages(sheet: _Sheet, y: float) -> tuple[Markup, float]:
                 data_end=f"{stage.end_s - sheet.scene.failed_s:.6f}",
             )
         )
+        if stage.start_s < sheet.scene.failed_s < stage.end_s:  # it was still alive then
+            shapes.append(rect(x, y, scale(sheet.scene.failed_s) - x, 12, "veil"))
         shapes.append(path(f"M{middle:.2f},{y + 12}v3L{place:.2f},{y + 22}v3", "leader"))
         shapes.append(text(place, y + 36, label[0], "small middle"))
         shapes.append(text(place, y + 49, label[1], "small bold middle"))

@@ -1,4 +1,4 @@
-"""Pieces that several pictures have: blocks, the lightning bolt of a failure, arrows, cuts in time, the time axis, legends."""
+"""Pieces that several pictures have: the lightning bolt of a failure, arrows, cuts in time, the time axis, legends."""
 
 from __future__ import annotations
 
@@ -113,9 +113,7 @@ def axis(scale: Scale, zero_s: float, y: float, zero: str) -> Markup:
             shapes.append(text(middle, y + 16, words, "small soft middle"))
             taken.append((middle - width / 2, middle + width / 2))
     zero_at = min(max(zero_x, scale.left + half), scale.right - half)
-    shapes.append(
-        line(zero_x, y - 4, zero_x, y + 5, "axis zero") + text(zero_at, y + 16, zero, "small bold middle")
-    )
+    shapes.append(line(zero_x, y - 4, zero_x, y + 5, "axis zero") + text(zero_at, y + 16, zero, "small bold middle"))
     return join([*shapes, cut_labels(scale, y + 16)])
 
 

@@ -1,4 +1,4 @@
-"""Where a time lies in a picture: linear, but for long stretches in which nothing happens. They are cut short, and say so.
+"""Where a time lies in a picture: linear, but for long stretches in which nothing happens, which are cut short.
 
 A hang of two seconds in steps of 50 ms would else leave nothing to see but the hang.
 """
@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 DULL = 0.45
@@ -43,7 +44,7 @@ class Scale:
         """From ``left`` at ``start_s`` to ``right`` at ``end_s``, with one slope wherever nothing is cut."""
         end_s = max(end_s, start_s + 1e-6)
         times = sorted({start_s, end_s, *(time for time in events if start_s < time < end_s)})
-        lengths = [after - before for before, after in zip(times, times[1:], strict=False)]
+        lengths = [after - before for before, after in pairwise(times)]
         drawn = _shortened(lengths)
         cuts = tuple(
             Cut(before, after)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from everstep.core.events import JobPhase
 from everstep.observe.records import Decision, Failure, Outcome, Recovery
 from everstep.observe.report.run import Run
-from everstep.observe.report.words import CLEAN, COMMITTED, FORWARD, READY, RESET, RESTORE, SCRIPT, STEP_PHASES, STOP
+from everstep.observe.report.words import COMMITTED, FORWARD, READY, STEP_PHASES
 from everstep.observe.timeline import Lane, Span
 
 SAMPLE = 3
@@ -112,11 +112,11 @@ def set_scene(run: Run, recovery: Recovery) -> Scene:
     actors, hidden = _cast(recovery, lanes)
     over_s = recovery.time - recovery.t_detect_s + recovery.t_total_s
     step = _step(recovery)
-    start_s = _start(actors, recovery, step, failed_s)
+    start_s = min(_start(actors, recovery, step, failed_s), recovery.time - recovery.t_detect_s)
     living = [actor.lane for actor in actors if actor.part is not Part.FAILED]
     steps = tuple(_steps(living or [actor.lane for actor in actors], start_s, over_s, recovery, step))
     end_s = _end(steps, recovery, over_s)
-    stages = tuple(_stages(run, recovery, failed_s, over_s))
+    stages = tuple(_stages(run, recovery, over_s))
     return Scene(
         recovery,
         tuple(_within(actor, start_s, end_s) for actor in actors),
@@ -293,17 +293,17 @@ def stage_times(recovery: Recovery) -> list[tuple[str, float]]:
     return [(name, getattr(recovery, key)) for name, key in _STAGES]
 
 
-def _stages(run: Run, recovery: Recovery, failed_s: float, over_s: float) -> Iterator[Stage]:
+def _stages(run: Run, recovery: Recovery, over_s: float) -> Iterator[Stage]:
     """The record knows sums over its generations; of more than one, the journal knows the order."""
     phases = [span for span in run.phases if span.generation in recovery.generations and span.phase in _PHASES]
     at = recovery.time - recovery.t_detect_s
     if len(recovery.generations) < 2 or not phases:
         for name, seconds in stage_times(recovery):
             if seconds > 0:
-                yield Stage(name, failed_s if name == "detect" else at, at + seconds)
+                yield Stage(name, at, at + seconds)
             at += seconds
         return
-    yield Stage("detect", failed_s, recovery.time)
+    yield Stage("detect", at, recovery.time)
     for span in phases:
         yield Stage(_PHASES[span.phase], span.start_s, over_s if span.end_s is None else min(span.end_s, over_s))
 

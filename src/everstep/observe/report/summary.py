@@ -90,7 +90,9 @@ def tiles(run: Run) -> list[Tile]:
         note = f"median of {len(done)}; {span}" if done else "none was completed"
         found.append(Tile("recovery", value, note + (f"; {lost} not completed" if lost else "")))
         redone = sum(recovery.steps_redone for recovery in run.recoveries)
-        found.append(Tile("steps run again", f"{redone:,}", "begun, dropped and run once more; none completed was lost"))
+        found.append(
+            Tile("steps run again", f"{redone:,}", "begun, dropped and run once more; none completed was lost")
+        )
     if run.checkpoints:
         last = run.checkpoints[-1]
         committed = sum(record.committed_s is not None for record in run.checkpoints)
@@ -128,12 +130,12 @@ def _by(run: Run) -> str:
 
 def failures_by(run: Run) -> tuple[list[str], list[list[str]]]:
     """Causes in rows, phases in columns: the head, and the rows."""
-    counts = Counter(
-        (failure.cause, failure.phase) for recovery in run.recoveries for failure in recovery.failures
-    )
+    counts = Counter((failure.cause, failure.phase) for recovery in run.recoveries for failure in recovery.failures)
     order = list(words.PHASES)
     phases = sorted({phase for _, phase in counts}, key=lambda name: order.index(name) if name in order else len(order))
-    causes = sorted({cause for cause, _ in counts}, key=lambda cause: -sum(n for (c, _), n in counts.items() if c == cause))
+    causes = sorted(
+        {cause for cause, _ in counts}, key=lambda cause: -sum(n for (c, _), n in counts.items() if c == cause)
+    )
     head = ["cause", *(words.phase(phase) for phase in phases), "all"]
     rows = []
     for cause in causes:

@@ -17,6 +17,9 @@ from everstep.observe.report.steps import typical_step
 from everstep.observe.report.waste import plan_of
 from everstep.observe.report.words import STEP_PHASES
 
+LONG = 20
+"""Characters; a cell with more may be broken into lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -33,7 +36,9 @@ class Table:
 
 
 def _cell(index: int, cell: str | Markup) -> Markup:
-    return tag("th", cell, scope="row") if index == 0 else tag("td", cell)
+    if index == 0:
+        return tag("th", cell, scope="row")
+    return tag("td", cell, class_="long" if len(cell) > LONG else None)
 
 
 def recoveries_table(recoveries: Sequence[Recovery], pictured: Iterable[int]) -> Table:
@@ -43,14 +48,22 @@ def recoveries_table(recoveries: Sequence[Recovery], pictured: Iterable[int]) ->
     return Table("Recoveries", head, [_row(recovery, recovery.number in linked) for recovery in recoveries])
 
 
-_STAGES = (("detect", "t_detect_s"), ("stop", "t_stop_s"), ("decide", "t_decide_s"), ("settle", "t_settle_s"),
-           ("reset", "t_reset_s"), ("restore", "t_restore_s"), ("first step", "t_first_step_s"))
+_STAGES = (
+    ("detect", "t_detect_s"),
+    ("stop", "t_stop_s"),
+    ("decide", "t_decide_s"),
+    ("settle", "t_settle_s"),
+    ("reset", "t_reset_s"),
+    ("restore", "t_restore_s"),
+    ("first step", "t_first_step_s"),
+)
 
 
 def _row(recovery: Recovery, linked: bool) -> list[str | Markup]:
     number = str(recovery.number)
     failed = "; ".join(
-        f"rank {failure.rank} in {words.phase(failure.phase)}" + (f" of step {failure.step}" if failure.step is not None else "")
+        f"rank {failure.rank} in {words.phase(failure.phase)}"
+        + (f" of step {failure.step}" if failure.step is not None else "")
         if failure.rank is not None
         else "nobody to blame"
         for failure in recovery.failures
@@ -94,7 +107,7 @@ def recovery_table(run: Run, recovery: Recovery) -> Table:
 def consistency_table(run: Run) -> Table:
     """The phases of a step, and the failures in each."""
     step = typical_step(run.lanes)
-    counts = {phase: 0 for phase in STEP_PHASES}
+    counts = dict.fromkeys(STEP_PHASES, 0)
     for place in failure_places(run, step or UNKNOWN):
         counts[place.failure.phase or ""] += 1
     rows = [
@@ -140,5 +153,8 @@ def waste_table(run: Run) -> Table | None:
     made = plan_of(run)
     if made is None:
         return None
-    rows = [[row.name, words.duration(row.t_s), words.duration(row.waste_s), words.share(row.share)] for row in made.intervals]
+    rows = [
+        [row.name, words.duration(row.t_s), words.duration(row.waste_s), words.share(row.share)]
+        for row in made.intervals
+    ]
     return Table("F(t): what checkpoints and fallbacks cost", ["interval", "t", "waste", "of the run"], rows)

@@ -135,6 +135,4 @@ def _share(made: Plan, t_s: float) -> float:
     inputs = made.inputs
     cost_s = Measured(inputs.k0_s.value, inputs.k1_s.value, inputs.slowdown.value, 1.0).cost_s
     run_s = inputs.run_s.value
-    return waste_s(
-        run_s, t_s, cost_s, inputs.mtbf_s.value, inputs.healed_share.value, inputs.fallback_s.value
-    ) / run_s
+    return waste_s(run_s, t_s, cost_s, inputs.mtbf_s.value, inputs.healed_share.value, inputs.fallback_s.value) / run_s
