@@ -13,10 +13,11 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
+from everstep.agent.ring import RingReader
 from everstep.agent.tape import Kept, Tape
 from everstep.agent.thinning import sample_bytes, thin
-from everstep.agent.worker import LocalWorker
 from everstep.errors import EverstepError
 from everstep.observe.notes import (
     CODEC,
@@ -30,7 +31,7 @@ from everstep.observe.notes import (
     flight_path,
     pack,
 )
-from everstep.types import NodeId, WorkerId
+from everstep.types import NodeId, Rank, WorkerId
 from everstep.wire.records import RecordFile
 
 log = logging.getLogger(__name__)
@@ -40,11 +41,24 @@ SAMPLES_BYTES = 16 << 20
 """Of samples at most; before them the file has about 3 kB for each worker and recovery."""
 
 
+class Recorded(Protocol):
+    """What of a `LocalWorker` is needed."""
+
+    @property
+    def id(self) -> WorkerId: ...
+
+    @property
+    def rank(self) -> Rank | None: ...
+
+    @property
+    def ring(self) -> RingReader: ...
+
+
 class Flight:
     """One for an agent. Made in the event loop."""
 
     def __init__(
-        self, run_dir: Path, node: NodeId, workers: Mapping[WorkerId, LocalWorker], limit_bytes: int = SAMPLES_BYTES
+        self, run_dir: Path, node: NodeId, workers: Mapping[WorkerId, Recorded], limit_bytes: int = SAMPLES_BYTES
     ) -> None:
         self._path = flight_path(run_dir, node)
         self._workers = workers
@@ -52,18 +66,23 @@ class Flight:
         self._tapes: dict[WorkerId, Tape] = {}
         self._stride = 1
         self._sampled_bytes = 0
-        self._thinning: asyncio.Task[None] | None = None
+        self.thinning: asyncio.Task[None] | None = None
+        """Under way."""
         self._file = self._open(Opened(node, socket.gethostname(), os.getpid(), time.monotonic_ns(), time.time()))
 
     async def run(self) -> None:
         """Until it is cancelled."""
         while self._file is not None:
-            self._write([entry for worker in self._workers.values() for entry in self._look(worker)])
-            if self._sampled_bytes > self._limit_bytes and self._thinning is None:
-                self._thinning = asyncio.create_task(self._thin())
+            self.look()
             await asyncio.sleep(LOOK_S)
 
-    def ended(self, worker: LocalWorker, at_ns: int, how: str) -> None:
+    def look(self) -> None:
+        """Take what is new out of all rings."""
+        self._write([entry for worker in self._workers.values() for entry in self._look_at(worker)])
+        if self._sampled_bytes > self._limit_bytes and self.thinning is None:
+            self.thinning = asyncio.create_task(self._thin())
+
+    def ended(self, worker: Recorded, at_ns: int, how: str) -> None:
         """Its process is gone; its ring is not yet."""
         tape = self._tapes.pop(worker.id, None) or Tape()
         kept = tape.feed(worker.ring.take(final=True), at_ns, self._stride)
@@ -76,14 +95,14 @@ class Flight:
 
     def close(self) -> None:
         """What is being thinned out stays as it was."""
-        if self._thinning is not None:
-            self._thinning.cancel()
-            self._thinning = None
+        if self.thinning is not None:
+            self.thinning.cancel()
+            self.thinning = None
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _look(self, worker: LocalWorker) -> Iterable[Entry]:
+    def _look_at(self, worker: Recorded) -> Iterable[Entry]:
         tape = self._tapes.setdefault(worker.id, Tape())
         return _chunks(worker, tape.feed(worker.ring.take(), time.monotonic_ns(), self._stride))
 
@@ -124,7 +143,7 @@ class Flight:
             return
         finally:
             part.unlink(missing_ok=True)
-        self._file, self._thinning = new, None
+        self._file, self.thinning = new, None
         self._sampled_bytes += sampled - before
         old.close()
 
@@ -139,6 +158,6 @@ class Flight:
             self.close()
 
 
-def _chunks(worker: LocalWorker, kept: Kept) -> list[Entry]:
+def _chunks(worker: Recorded, kept: Kept) -> list[Entry]:
     both = ((kept.pinned, False), (kept.samples, True))
     return [Chunk(worker.id, worker.rank, sample, b"".join(map(pack, notes))) for notes, sample in both if notes]

@@ -53,7 +53,7 @@ def _joined(samples: dict[int, list[Chunk]], stride: int) -> Iterator[Chunk]:
 
 
 def _units(notes: list[Note]) -> Iterator[tuple[int, int, int, bool]]:
-    """From where to where each step goes, which one it is, and whether it has a checkpoint."""
+    """From where to where each step goes, by which number it is chosen, and whether it has a checkpoint."""
     start, step, checkpoint = 0, -1, False
     begin: tuple[int, int] | None = None
     for index, note in enumerate(notes):
@@ -62,6 +62,7 @@ def _units(notes: list[Note]) -> Iterator[tuple[int, int, int, bool]]:
                 yield start, index, step, checkpoint
             begin = note.step, note.attempt
             start, step, checkpoint = index, note.step, False
-        checkpoint = checkpoint or note.mark == _CHECKPOINT
+        if note.mark == _CHECKPOINT:  # often in an odd step, before an even one
+            step, checkpoint = note.step, True
     if len(notes) > start:
         yield start, len(notes), step, checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import chaos, cluster, demo, plan, replay, report, run, status
+from everstep.cli import chaos, cluster, demo, plan, replay, report, run, status, trace
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -61,8 +61,9 @@ def main() -> None:
     """
 
 
-for _command in (
-    *(run.run, status.status, plan.plan, chaos.chaos, replay.replay, report.report),
+_COMMANDS = (
+    *(run.run, status.status, plan.plan, chaos.chaos, replay.replay, report.report, trace.trace),
     *(cluster.controller, cluster.agent, demo.demo),
-):
+)
+for _command in _COMMANDS:
     main.add_command(_command)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from everstep.errors import ConfigError, WireError
@@ -16,6 +18,7 @@ from everstep.types import Mark, WorkerId
 from everstep.wire.records import scan
 
 EVER = (-math.inf, math.inf)
+_KNOWN = frozenset(Mark)
 
 
 def read_lanes(run_dir: Path, within: tuple[float, float] = EVER) -> tuple[Lane, ...]:
@@ -60,7 +63,10 @@ class _Session:
         elif isinstance(entry, Chunk):
             track = self._track(entry.worker)
             track.rank = entry.rank if entry.rank is not None else track.rank
-            track.notes.update(unpack(entry.data))
+            notes = unpack(entry.data)
+            if strange := {note.mark for note in notes} - _KNOWN:
+                raise WireError(f"phase {min(strange)}")
+            track.notes.update(notes)
         elif isinstance(entry, Gone):
             self._track(entry.worker).gone = entry
 
@@ -73,14 +79,16 @@ def _sessions(path: Path) -> Iterator[_Session]:
     for at, body in scan(path, MAGIC, KIND)[0]:
         try:
             entry = CODEC.decode(body)
-        except WireError as error:
-            raise ConfigError(f"{path} holds an unknown record at byte {at}: {error}") from None
-        if isinstance(entry, Opened):
-            if session is not None:
-                yield session
-            session = _Session(entry)
-        elif session is not None:
-            session.take(entry)
+            if isinstance(entry, Opened):
+                if session is not None:
+                    yield session
+                session = _Session(entry)
+            elif session is not None:
+                session.take(entry)
+        except (WireError, struct.error) as error:
+            raise ConfigError(
+                f"{path} holds something at byte {at} that another version of everstep has written: {error}"
+            ) from None
     if session is not None:
         yield session
 
@@ -103,7 +111,7 @@ def _lane(worker: int, track: _Track | None, fate: Fate | None, within: tuple[fl
 def _spans(notes: Iterable[Note], clock: NodeClock, within: tuple[float, float]) -> Iterator[Span]:
     ordered = sorted(notes, key=_order)
     _let_updates_end(ordered)
-    for note, following in zip(ordered, [*ordered[1:], None], strict=True):
+    for note, following in zip_longest(ordered, ordered[1:]):
         if note.mark == Mark.END:
             continue
         start_s = clock.wall_s(note.at_ns)
@@ -119,8 +127,7 @@ def _order(note: Note) -> tuple[int, bool]:
 
 def _let_updates_end(notes: list[Note]) -> None:
     """A Stop cuts the collectives, and an update needs none: it goes on to its end, and only then the worker stands."""
-    for index in range(1, len(notes) - 1):
-        before, stop, after = notes[index - 1 : index + 2]
-        if (before.mark, stop.mark, after.mark) == (Mark.COMMITTED, Mark.STOP, Mark.IDLE):
-            notes[index] = stop._replace(at_ns=after.at_ns, step=after.step)
-            notes[index + 1] = after._replace(mark=Mark.STOP)
+    for index in reversed(range(len(notes) - 2)):
+        update, stop, after = notes[index : index + 3]
+        if (update.mark, stop.mark, after.mark) == (Mark.COMMITTED, Mark.STOP, Mark.IDLE):
+            notes[index + 1 : index + 3] = [after._replace(mark=int(Mark.STOP))]

@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, for any browser, paper or phone. It asks for nothing from outside."""
+"""The report: one HTML file with everything in it, for any screen, paper or phone. It asks for nothing from outside."""
 
 from __future__ import annotations
 
