@@ -38,7 +38,9 @@ class Drawing:
 
     def place(self, time_s: float) -> float:
         """x of a time since the failure, from the scale that the drawing tells of itself."""
-        knots = [tuple(map(float, knot.split(":"))) for knot in next(self.having("scale")).get("data-scale", "").split()]
+        knots = [
+            tuple(map(float, knot.split(":"))) for knot in next(self.having("scale")).get("data-scale", "").split()
+        ]
         for (before, left), (after, right) in zip(knots, knots[1:], strict=False):
             if before <= time_s <= after:
                 return left + (right - left) * (time_s - before) / (after - before)

@@ -94,6 +94,13 @@ class Scene:
         """The attempt at step i whose update counts."""
         return next((span for span in self.steps if span.step == self.step and span.updated_s is not None), None)
 
+    @property
+    def failed(self) -> Iterator[tuple[Actor, Failure, float]]:
+        """Who failed, why, and when."""
+        for actor in self.actors:
+            if actor.failure is not None and actor.failed_s is not None:
+                yield actor, actor.failure, actor.failed_s
+
     def events(self) -> Iterator[float]:
         """Every time at which something is seen to happen."""
         yield from (self.failed_s, self.verdict_s, self.over_s)
