@@ -61,7 +61,9 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
         assert (attrs.get("href") or "#").startswith(("#", "data:,"))
     assert "@import" not in text
     assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#es-backward", "#es-optimizer", "#es-ready", "#es-restore"}
-    [policy] = [attrs["content"] for tag, attrs in Tags(text).seen if attrs.get("http-equiv") == "Content-Security-Policy"]
+    [policy] = [
+        attrs["content"] for tag, attrs in Tags(text).seen if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert "default-src 'none'" in (policy or "")
 
 

@@ -148,7 +148,8 @@ def failure_words(sheet: Sheet, actor: Actor, x: float, y: float) -> Iterator[Ma
         at = sheet(sheet.scene.resume_s) + 8
         room = _room_after(sheet, at)
     if room < LEAST_ROOM:
-        yield text(x - 12, y + 12, "Failure", "red bold end outlined")
+        before = x - 12 - text_width("Failure", bold=True)
+        yield text(before if before > sheet.scale.left else x + 10, y + 12, "Failure", "red bold outlined")
         return
     yield text(at, y + 11, "Failure", "red bold outlined")
     rows = wrapped(one_line(actor.failure.evidence), room, SMALL_PX)
