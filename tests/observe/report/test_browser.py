@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser import HANG_S, browser, look
 from tests.observe.report.invented import FORWARD_S, Fault, invented, with_checkpoints
 
-from everstep.observe.report.page import page
+from everstep.observe.report.page import page, pictures
 from everstep.observe.report.run import Run, State
 
 EVIL = "killed </script><script>window.evil = 1</script><img src=http://localhost:9/x>"
@@ -199,8 +199,6 @@ def test_a_thousand_devices_open_and_show_all_on_request(chrome: Chrome, tmp_pat
 
 @pytest.mark.parametrize("width", [1400, 390])
 def test_each_picture_alone_is_shown_by_a_browser(chrome: Chrome, tmp_path: Path, width: int) -> None:
-    from everstep.observe.report.page import pictures
-
     look(chrome, width)
     for picture in pictures(run_()):
         file = tmp_path / f"{picture.name}.svg"

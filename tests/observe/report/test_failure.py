@@ -74,7 +74,7 @@ def test_the_controller_stops_all_survivors_and_restores_the_replacement() -> No
 def test_heads_of_arrows_touch_the_blocks_that_they_start() -> None:
     drawing = drawn(invented())
     [arrow] = [arrow for arrow in drawing.find("g", arrow="stop") if arrow.get("data-worker") == "1"]
-    head = [path for path in Drawing(arrow).find("path") if path.get("class") == "head"][0].get("d", "")
+    head = next(path for path in Drawing(arrow).find("path") if path.get("class") == "head").get("d", "")
     x, y = map(float, head[1:].split("L")[0].split(","))
     [first, *_] = drawing.device(1).find("rect", phase="STOP")
     assert x == pytest.approx(float(first.get("x", "")), abs=PIXEL)

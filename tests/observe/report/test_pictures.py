@@ -132,7 +132,7 @@ def test_the_histogram_counts_every_recovery() -> None:
     run = invented()
     several = tuple(replace(run.recoveries[0], number=n, t_total_s=0.1 * (1 + n % 3)) for n in range(9))
     drawing = parsed(recovery_times(replace(run, recoveries=several)))
-    bars = [bar for bar in drawing.having("count")]
+    bars = list(drawing.having("count"))
     assert sorted(int(bar.get("data-count", "")) for bar in bars) == [3, 3, 3]
 
 

@@ -7,7 +7,7 @@ from everstep.observe.report.markup import Markup, join
 from everstep.observe.report.parts import (
     axis,
 )
-from everstep.observe.report.scene import STAGE_CLASSES
+from everstep.observe.report.scene import STAGE_CLASSES, Stage
 from everstep.observe.report.sentences import summary
 from everstep.observe.report.sheet import Sheet
 from everstep.observe.report.svg import (
@@ -62,38 +62,51 @@ def _steps(sheet: Sheet, y: float) -> Markup:
 def _stages(sheet: Sheet, y: float) -> tuple[Markup, float]:
     """Where the time of the recovery went: a ruler with a label for each stage."""
     stages = [stage for stage in sheet.scene.stages if stage.end_s > stage.start_s]
-    scale = sheet.scale
-    total = words.duration(sheet.scene.recovery.t_total_s)
-    shapes = []
+    shapes = [_stage(sheet, stage, y) for stage in stages]
     if not sheet.narrow:
-        shapes.append(text(scale.left - 12, y + 10, f"recovery {total}", "bold end"))
-    labels = [(stage.name, words.duration(stage.end_s - stage.start_s)) for stage in stages]
-    widths = [max(text_width(part, SMALL_PX) for part in label) + 8 for label in labels]
-    middles = [(scale(stage.start_s) + scale(stage.end_s)) / 2 for stage in stages]
-    places = spread(middles, widths, 4 if sheet.narrow else scale.left, sheet.width - 4)
-    for stage, label, middle, place in zip(stages, labels, middles, places, strict=True):
-        x, right = scale(stage.start_s), scale(stage.end_s)
-        told = hint(
-            f"{stage.name}: {words.exact(stage.end_s - stage.start_s)}",
-            f"from {sheet.since(stage.start_s)} to {sheet.since(stage.end_s)} after the failure",
-            "counted from the last sign of life" if stage.name == "detect" else "",
-        )
-        shapes.append(
-            rect(
-                x,
-                y,
-                right - x,
-                12,
-                f"stage {STAGE_CLASSES[stage.name]}",
-                told,
-                data_stage=stage.name,
-                data_start=f"{stage.start_s - sheet.scene.failed_s:.6f}",
-                data_end=f"{stage.end_s - sheet.scene.failed_s:.6f}",
-            )
-        )
-        if stage.start_s < sheet.scene.failed_s < stage.end_s:  # it was still alive then
-            shapes.append(rect(x, y, scale(sheet.scene.failed_s) - x, 12, "veil"))
+        total = words.duration(sheet.scene.recovery.t_total_s)
+        shapes.append(text(sheet.scale.left - 12, y + 10, f"recovery {total}", "bold end"))
+    left, right = 4 if sheet.narrow else sheet.scale.left, sheet.width - 4
+    told = _told(stages, right - left)
+    widths = [_label_width(stage) for stage in told]
+    middles = [(sheet(stage.start_s) + sheet(stage.end_s)) / 2 for stage in told]
+    for stage, middle, place in zip(told, middles, spread(middles, widths, left, right), strict=True):
         shapes.append(path(f"M{middle:.2f},{y + 12}v3L{place:.2f},{y + 22}v3", "leader"))
-        shapes.append(text(place, y + 36, label[0], "small middle"))
-        shapes.append(text(place, y + 49, label[1], "small bold middle"))
+        shapes.append(text(place, y + 36, stage.name, "small middle"))
+        shapes.append(text(place, y + 49, words.duration(stage.length_s), "small bold middle"))
     return group(*shapes, class_="stages"), y + 64
+
+
+def _stage(sheet: Sheet, stage: Stage, y: float) -> Markup:
+    x, right = sheet(stage.start_s), sheet(stage.end_s)
+    told = hint(
+        f"{stage.name}: {words.exact(stage.length_s)}",
+        f"from {sheet.since(stage.start_s)} to {sheet.since(stage.end_s)} after the failure",
+        "counted from the last sign of life" if stage.name == "detect" else "",
+    )
+    shape = rect(
+        x,
+        y,
+        right - x,
+        12,
+        f"stage {STAGE_CLASSES[stage.name]}",
+        told,
+        data_stage=stage.name,
+        data_start=f"{stage.start_s - sheet.scene.failed_s:.6f}",
+        data_end=f"{stage.end_s - sheet.scene.failed_s:.6f}",
+    )
+    if stage.start_s < sheet.scene.failed_s < stage.end_s:  # it was still alive then
+        shape += rect(x, y, sheet(sheet.scene.failed_s) - x, 12, "veil")
+    return shape
+
+
+def _told(stages: list[Stage], room: float) -> list[Stage]:
+    """Where there are too many for their labels, those that took longest."""
+    told = list(stages)
+    while told and sum(map(_label_width, told)) > room:
+        told.remove(min(told, key=lambda stage: stage.length_s))
+    return told
+
+
+def _label_width(stage: Stage) -> float:
+    return max(text_width(stage.name, SMALL_PX), text_width(words.duration(stage.length_s), SMALL_PX, bold=True)) + 6

@@ -53,6 +53,10 @@ class Stage:
     start_s: float
     end_s: float
 
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
