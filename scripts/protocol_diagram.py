@@ -51,6 +51,7 @@ DOES = {
     "_on_shared_deadline": "recover",
     "_on_stalled": "one redo",
     "_on_stopped": "note position",
+    "_on_unusable": "try an older one",
     "_on_verdict": "fence it",
 }
 """Handlers of the machine in words that fit a cell. A new one shows its own name until it has words here."""

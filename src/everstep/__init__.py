@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from everstep.errors import (
         AuthError,
         BoardError,
+        CheckpointError,
         ConfigError,
         EverstepError,
         Interruption,
@@ -34,6 +35,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AuthError",
     "BoardError",
+    "CheckpointError",
     "ConfigError",
     "EverstepError",
     "Interruption",

@@ -12,6 +12,9 @@ EverstepError
 ├── RuleError              the script breaks a rule of protected training: which, where, and what to write instead
 ├── StateError             protected state that does not fit, or that is not what its donor sent
 │   └── LostError          protected state that nobody has any more
+├── CheckpointError        a saved state that is missing, damaged or does not fit: where, and what is wrong
+│   ├── Unreadable         storage does not give it now; nothing says that it is damaged
+│   └── SlotHeld           a memory checkpoint that must not be overwritten now
 └── ModelViolation         the explorer found a state that breaks an invariant
 
 Interruption, a BaseException, is none of them: it unwinds a step that a recovery has dropped.
@@ -80,6 +83,18 @@ class StateError(EverstepError):
 
 class LostError(StateError):
     """State that nobody has any more. To try again does not help."""
+
+
+class CheckpointError(EverstepError):
+    """A saved state that is missing, damaged, or does not fit. Says where it is and what is wrong with it."""
+
+
+class Unreadable(CheckpointError):
+    """Storage did not give what was asked for. The saved state may be good; to try again may help."""
+
+
+class SlotHeld(CheckpointError):
+    """This memory checkpoint is still needed; it must not be overwritten now."""
 
 
 class Interruption(BaseException):

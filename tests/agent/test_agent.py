@@ -128,7 +128,7 @@ class Controller:
         return message
 
     async def exit_of(self, worker: WorkerId) -> Exited:
-        notice = await self.hear(Notice, lambda notice: notice.event.worker == worker)
+        notice = await self.hear(Notice, lambda notice: getattr(notice.event, "worker", None) == worker)
         assert isinstance(notice.event, Exited), notice
         return notice.event
 

@@ -89,7 +89,20 @@ def test_the_directory_of_an_earlier_run_is_refused(everstep: Everstep, tmp_path
     (tmp_path / "old" / "job.json").touch()
     result = everstep("run", "--run-dir", "old", "train.py")
     assert result.exit_code == 2
-    assert "old already holds a run; give --run-dir another directory" in result.output
+    assert "old already holds a run, and there is no good checkpoint in" in result.output
+    assert "give --run-dir another directory" in result.output
+
+
+def test_a_checkpoint_to_go_on_from_needs_a_run(everstep: Everstep) -> None:
+    result = everstep("run", "--resume", "latest", "train.py")
+    assert result.exit_code == 2
+    assert "--resume latest: of which run? give --run-dir, --checkpoint-dir or --resume DIR" in result.output
+
+
+def test_an_interval_that_is_none_is_refused(everstep: Everstep) -> None:
+    result = everstep("run", "--checkpoint-every", "often", "train.py")
+    assert result.exit_code == 2
+    assert "--checkpoint-every 'often': give auto, off, steps (50) or a duration (30s)" in result.output
 
 
 def test_a_port_in_use_is_refused(everstep: Everstep) -> None:
@@ -153,7 +166,7 @@ def test_every_option_reaches_the_job(everstep: Everstep, started: list[tuple[Jo
 
 
 def test_each_command_explains_itself_with_an_example(everstep: Everstep) -> None:
-    for command in ("run", "status", "chaos", "replay", "controller", "agent"):
+    for command in ("run", "status", "doctor", "explain", "plan", "chaos", "replay", "controller", "agent"):
         result = everstep(command, "--help")
         assert result.exit_code == 0
         assert f"    everstep {command} " in result.output

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from everstep.cli.plan import plan
 from everstep.controller.job import RunDir
+from everstep.observe.plan import ASSUMED
+from everstep.units import write_duration
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Everstep
@@ -63,3 +66,12 @@ def test_what_cannot_be_is_told_in_one_line(everstep: Everstep, tmp_path: Path, 
     [said] = result.output.splitlines()
     for word in words:
         assert word in said
+
+
+def test_what_is_assumed_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    options = {option.name: option.opts[0] for option in plan.params}
+    for name, (value, _) in ASSUMED.items():
+        shown = f"{value:g}" if name in ("healed_share", "slowdown") else write_duration(value)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{options[name]}` ") and "|" in line[2:])
+        assert f" | {shown} | " in row

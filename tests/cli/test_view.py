@@ -12,7 +12,7 @@ from rich.console import Console
 
 from everstep.cli import view
 from everstep.errors import WireError
-from everstep.launch.client import Result, Snapshot, parse
+from everstep.launch.client import CheckpointRow, Result, SavedRow, Snapshot, parse
 
 
 @pytest.fixture
@@ -54,6 +54,24 @@ def test_ranks_that_do_not_fit_are_counted(snapshot: Snapshot) -> None:
     lines = draw(many, 100, height=24)
     assert len(lines) <= 24
     assert "… and 84 more ranks" in "\n".join(lines)
+
+
+def saved(**more: Any) -> CheckpointRow:
+    in_memory, on_storage = SavedRow(40, 3, 1), SavedRow(30, 3, 1, age_s=12.0)
+    facts: dict[str, Any] = {"every": 10, "why": "asked for", "sealed": in_memory, "committed": on_storage}
+    return CheckpointRow(**facts | {"skipped": 0, "busy": False, "error": ""} | more)
+
+
+def test_what_a_failure_would_go_back_to_is_shown(snapshot: Snapshot) -> None:
+    lines = "\n".join(draw(replace(snapshot, checkpoints=saved()), 100))
+    assert "checkpoint: step 30 on storage, 0:12 ago; step 40 in memory" in lines
+    assert "checkpoint" not in "\n".join(draw(replace(snapshot, checkpoints=saved(sealed=None, committed=None)), 100))
+
+
+def test_a_storage_that_cannot_follow_is_shown(snapshot: Snapshot) -> None:
+    lines = "\n".join(draw(replace(snapshot, checkpoints=saved(busy=True, error="step 20: disk full")), 100))
+    assert "step 40 in memory; storage is busy" in lines
+    assert "not on storage: step 20: disk full" in lines
 
 
 def test_what_was_not_seen_yet_is_a_dash(snapshot: Snapshot) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.controller.journal import MAGIC, Journal, read
-from everstep.controller.replay import replay, walk
+from everstep.controller.replay import replay, survivors, walk
 from everstep.core.config import JobConfig
 from everstep.core.events import (
     Cause,
@@ -31,7 +31,7 @@ from everstep.core.events import (
 )
 from everstep.core.machine import Machine
 from everstep.errors import ConfigError
-from everstep.types import Coordinate, Generation, NodeId, Step, WorkerId, WorkerPhase
+from everstep.types import Coordinate, Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 CONFIG = JobConfig(2, standbys=0)
 W0, W1 = WorkerId(0), WorkerId(1)
@@ -121,3 +121,9 @@ def test_what_the_table_does_not_know_is_refused_and_the_job_goes_on(tmp_path: P
     line = list(replay(tmp_path / "journal"))[-1]
     assert line.phase is JobPhase.RESUMING
     assert "refused" in line.notes[0]
+
+
+def test_a_journal_tells_where_the_survivors_of_each_generation_were(tmp_path: Path) -> None:
+    story = (*START, Exited(W0, -9), Stopped(W1, Generation(2), Position(WorkerPhase.READY, Step(3))))
+    write(tmp_path / "journal", story)
+    assert survivors(read(tmp_path / "journal")) == {2: {Rank(1): Position(WorkerPhase.READY, Step(3))}}

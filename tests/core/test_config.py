@@ -10,7 +10,7 @@ from everstep.types import Coordinate, Mesh, Rank
 @pytest.mark.parametrize("name", ["ranks", "standbys", "nodes", "max_failures", "max_failures_per_step"])
 def test_counts_are_not_negative(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is -1: it must be a whole number, at least"):
-        JobConfig(**{"ranks": 2, name: -1})
+        JobConfig(**{"ranks": 2, name: -1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [1.5, "2", True, None])

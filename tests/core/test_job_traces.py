@@ -82,7 +82,9 @@ def scopes(draw: st.DrawFn, *, most_ranks: int) -> Scope:
         steps=draw(st.integers(1, 3)),
         nodes=draw(st.integers(1, min(ranks, 8))),
         mesh=Mesh(replicas, shards),
-        checkpoint=draw(st.booleans()),
+        checkpoint=(stored := draw(st.booleans())),
+        resume=stored and draw(st.booleans()),
+        seal=draw(st.booleans()),
     )
 
 

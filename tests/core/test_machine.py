@@ -56,6 +56,7 @@ from everstep.core.events import (
     Settled,
     Stalled,
     Stopped,
+    Unusable,
     Verdict,
 )
 from everstep.core.machine import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TABLE, Machine
@@ -495,7 +496,7 @@ def two_by_two(**more: Any) -> Job:
 def test_a_lost_replica_set_falls_back_to_the_newest_complete_memory_checkpoint() -> None:
     job = two_by_two()
     for rank in range(4):
-        job.tell(*[Sealed(Rank(rank), NodeId("n0"), checkpoint(step)) for step in (10, 20)])
+        job.tell(*[Sealed(Rank(rank), NodeId("n0"), checkpoint(step), slot) for slot, step in enumerate((10, 20))])
     job.tell(Persisted(checkpoint(10)))
     lose_a_shard(job).recovered()
     restores = job.commands(Restore).values()
@@ -526,6 +527,71 @@ def test_a_failure_while_a_checkpoint_is_loaded_begins_the_load_again() -> None:
     job.crash(0)
     job.recovered()
     assert {job.positions[job.worker(rank)].version for rank in range(4)} == {10}
+
+
+def cannot_load(job: Job) -> None:
+    """All ranks have found together that what they were told to load is damaged."""
+    order = job.commands(Restore)[job.worker(0)]
+    assert isinstance(order, Restore)
+    assert order.checkpoint is not None
+    reports = [Unusable(worker, job.generation, order.checkpoint, "bit flip") for worker in job.machine.table]
+    for worker in job.machine.table:
+        job.at(HOLLOW, 0, job.machine.members.workers[worker].rank or 0)
+    job.answers.clear()
+    job.tell(*reports)
+
+
+def test_a_checkpoint_that_cannot_be_loaded_gives_way_to_an_older_one() -> None:
+    job = two_by_two(max_failures_per_step=1)
+    job.tell(Persisted(checkpoint(10)), Persisted(checkpoint(20)))
+    lose_a_shard(job).run(RESTORING)
+    cannot_load(job)
+    assert "the checkpoint of step 20 cannot be loaded (bit flip)" in job.notes
+    job.recovered()
+    assert set(job.commands(Resume).values()) == {Resume(job.generation, Step(10))}
+
+
+def test_without_an_older_one_the_job_fails_and_names_it() -> None:
+    job = two_by_two()
+    job.tell(Persisted(checkpoint(10)))
+    lose_a_shard(job).run(RESTORING)
+    cannot_load(job)
+    job.run()
+    job.failed_because("the checkpoint of step 10 cannot be loaded (bit flip)")
+
+
+# ── a job that goes on from a checkpoint ─────────────────────────────────────────────────────────────────
+
+
+def test_a_resumed_job_loads_its_checkpoint_before_the_first_step() -> None:
+    job = Job(ranks=2, resume=(checkpoint(30), checkpoint(20))).run(RESUMING)
+    roles = {command.role for command in job.commands(Assign).values() if isinstance(command, Assign)}
+    assert roles == {Role.LOADER}
+    assert set(job.commands(Restore).values()) == {Restore(job.generation, Step(30), None, checkpoint(30))}
+    assert set(job.commands(Resume).values()) == {Resume(job.generation, Step(30))}
+
+
+def test_a_resumed_job_whose_checkpoint_is_damaged_begins_with_the_next_older_one() -> None:
+    job = Job(ranks=2, resume=(checkpoint(30), checkpoint(20))).run(RESTORING)
+    job.machine.table = tuple(job.machine.members.seated())
+    cannot_load(job)
+    job.run(RESUMING)
+    assert set(job.commands(Resume).values()) == {Resume(job.generation, Step(20))}
+
+
+def test_a_resumed_job_without_another_checkpoint_fails_and_names_it() -> None:
+    job = Job(ranks=2, resume=(checkpoint(30),)).run(RESTORING)
+    job.machine.table = tuple(job.machine.members.seated())
+    cannot_load(job)
+    job.run()
+    job.failed_because("no other checkpoint to go on from; the checkpoint of step 30 cannot be loaded (bit flip)")
+
+
+def test_a_failure_before_a_resumed_job_trains_loads_the_same_checkpoint() -> None:
+    job = Job(ranks=2, resume=(checkpoint(30),)).run(RESTORING)
+    job.crash(0)
+    job.run(RESUMING)
+    assert set(job.commands(Resume).values()) == {Resume(job.generation, Step(30))}
 
 
 def test_one_whole_shard_left_needs_no_checkpoint() -> None:
@@ -1062,6 +1128,7 @@ def test_every_row_of_the_table_is_reached() -> None:
         Scope(ranks=2, standbys=0, failures=1, steps=1, reduce=False),
         Scope(ranks=2, standbys=0, failures=1, steps=1, nodes=2, kinds=(Kind.NODE, Kind.RESTART, Kind.TIMER)),
         Scope(ranks=1, standbys=1, failures=2, steps=1, kinds=(Kind.CRASH, Kind.RESTART), checkpoint=True),
+        Scope(ranks=1, standbys=0, failures=2, steps=1, kinds=(Kind.CRASH, Kind.DAMAGE), checkpoint=True),
     )
     reached = {(event, before) for scope in quick for event, before, _ in explore(scope).rows}
     for phase in JobPhase:

@@ -6,7 +6,7 @@ from everstep.core import planner
 from everstep.core.effects import Action
 from everstep.core.events import Checkpoint, Position
 from everstep.core.membership import Membership
-from everstep.core.planner import Checkpoints, Placement
+from everstep.core.planner import Checkpoints, Held, Placement
 from everstep.types import Coordinate, Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 IDLE, FORWARD, BACKWARD = WorkerPhase.IDLE, WorkerPhase.FORWARD, WorkerPhase.BACKWARD
@@ -237,8 +237,8 @@ def checkpoint(step: int, generation: int = 1) -> Checkpoint:
 def sealed(*steps_by_rank: list[int]) -> Checkpoints:
     checkpoints = Checkpoints(len(steps_by_rank))
     for rank, steps in enumerate(steps_by_rank):
-        for step in steps:
-            checkpoints.seal(Rank(rank), NodeId(f"n{rank}"), checkpoint(step))
+        for turn, step in enumerate(steps):
+            checkpoints.seal(Rank(rank), Held(NodeId(f"n{rank}"), turn % 2, checkpoint(step)))
     return checkpoints
 
 
@@ -259,8 +259,32 @@ def test_a_rank_keeps_two_memory_checkpoints() -> None:
 
 def test_two_attempts_at_one_step_do_not_mix() -> None:
     checkpoints = Checkpoints(2)
-    checkpoints.seal(Rank(0), A, checkpoint(10, 1))
-    checkpoints.seal(Rank(1), B, checkpoint(10, 2))
+    checkpoints.seal(Rank(0), Held(A, 0, checkpoint(10, 1)))
+    checkpoints.seal(Rank(1), Held(B, 0, checkpoint(10, 2)))
+    assert checkpoints.newest() is None
+
+
+def test_what_a_slot_held_before_is_gone() -> None:
+    checkpoints = sealed([10], [10])
+    checkpoints.seal(Rank(1), Held(NodeId("n1"), 0, checkpoint(20)))
+    assert checkpoints.newest() is None
+
+
+def test_a_rank_that_has_moved_still_has_what_it_left_behind() -> None:
+    checkpoints = sealed([10], [10])
+    checkpoints.seal(Rank(1), Held(NodeId("n0"), 0, checkpoint(20)))
+    assert checkpoints.newest() == (checkpoint(10), "memory")
+
+
+def test_one_that_cannot_be_loaded_gives_way_to_the_next_older_one_of_either_tier() -> None:
+    checkpoints = sealed([10, 20], [10, 20])
+    checkpoints.persist(checkpoint(5))
+    checkpoints.persist(checkpoint(20))
+    checkpoints.discard(checkpoint(20))
+    assert checkpoints.newest() == (checkpoint(10), "memory")
+    checkpoints.discard(checkpoint(10))
+    assert checkpoints.newest() == (checkpoint(5), "persistent")
+    checkpoints.discard(checkpoint(5))
     assert checkpoints.newest() is None
 
 

@@ -81,9 +81,56 @@ def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callab
     assert "private state (late) was changed behind the barrier" in last_line(broken("late private state"))
 
 
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("gradients carried", "gradients were carried from one step into the next"),
+        ("closure twice", "Twice evaluates its closure twice in one step"),
+        ("late group", "was made after protect(): a replacement would not have it"),
+    ],
+)
+def test_what_a_redo_or_a_replacement_could_not_do_is_an_error(
+    broken: Callable[..., str], case: str, said: str
+) -> None:
+    assert said in last_line(broken(case))
+
+
+def test_what_a_replacement_could_not_have_is_refused_at_protect(start: Start) -> None:
+    job = start("--nproc", "1", "--standby", "0", str(SCRIPTS / "refused.py"))
+    assert job.wait() == 0, job.text()
+    refusals = [line.partition("refused: ")[2] for line in job.text().splitlines() if "refused: " in line]
+    for wanted, found in zip(
+        (
+            "model: the communication hook 'powerSGD_hook' is not supported",
+            "model: an optimizer inside Backward updates before the barrier",
+            "optimizer is a LBFGS: it communicates or computes again inside step()",
+            "protect(rng='never'): it is \"step\"",
+            "protect(extra=int): give a dict",
+            "protect() needs a model=torch.nn.Module and an optimizer=torch.optim.Optimizer",
+        ),
+        refusals,
+        strict=True,
+    ):
+        assert wanted in found
+
+
+def test_a_break_ends_the_loop_on_all_ranks_also_in_a_recovery(start: Start) -> None:
+    """Behind the loop collectives are ordinary again."""
+    job = start(
+        "--nproc", "2", "--standby", "0", "--chaos", "kill rank=1 step=5 phase=idle", str(SCRIPTS / "leaves.py")
+    )
+    assert job.wait() == 0, job.text()
+    assert sorted(line for line in job.text().splitlines() if "left at" in line) == [
+        f"[rank {rank}] left at 5, then 20.0" for rank in (0, 1)
+    ]
+
+
 def test_private_state_that_is_lost_with_its_copy_ends_the_job(tmp_path: Path) -> None:
-    """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits."""
-    faults = ("kill rank=2 step=4 phase=backward", "kill rank=0 phase=stop step=4")
+    """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits.
+
+    Rank 2 dies behind the last collective before the barrier: by then all are in its step.
+    """
+    faults = ("kill rank=2 step=4 phase=backward when=after", "kill rank=0 phase=stop step=4")
     ended = run(Trial(VARIANTS["mlp-carry"], 3, 0, faults), tmp_path / "trial")
     assert ended.code == 1, ended.text
     assert "lost what nobody else has" in last_line(ended.text)

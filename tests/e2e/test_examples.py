@@ -23,6 +23,17 @@ def test_the_five_lines_protect_a_training(start: Start) -> None:
     assert run.wait() == 0, run.text()
     assert [step for step in range(9, 100, 10) if f"[rank 0] step {step}: loss" not in run.text()] == []
     assert [record.rank for record in read_recoveries(run.dir / "recoveries.jsonl")] == [1]
+    checkpoints = run.dir / "checkpoints"
+    assert _reads_without_everstep(checkpoints / (checkpoints / "latest").read_text().strip()) > 50
+
+
+def _reads_without_everstep(checkpoint: Path) -> int:
+    """Percent that the trained model knows."""
+    hides = "import runpy, sys; sys.modules['everstep'] = None; del sys.argv[0]; runpy.run_path(sys.argv[0])"
+    command = [sys.executable, "-c", hides, str(EXAMPLES / "read_checkpoint.py"), str(checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.partition("%")[0])
 
 
 def test_the_gpt_learns_and_all_ranks_end_on_one_hash(start: Start) -> None:
@@ -38,7 +49,7 @@ def test_the_gpt_learns_and_all_ranks_end_on_one_hash(start: Start) -> None:
 
 @pytest.mark.parametrize(("script", "steps"), [("hsdp.py", 60), ("tensor_parallel.py", 100)])
 def test_sharded_models_learn_on_through_the_loss_of_a_whole_row(start: Start, script: str, steps: int) -> None:
-    faults = [word for rank in (2, 3) for word in ("--chaos", f"kill rank={rank} step=30 phase=backward")]
+    faults = [word for rank in (2, 3) for word in ("--chaos", f"kill rank={rank} step=30 phase=backward when=after")]
     run = start("--nproc", "4", "--standby", "1", *faults, str(EXAMPLES / script))
     assert run.wait() == 0, run.text()
     losses = [float(loss) for loss in re.findall(r"\[rank 0\] step \d+: loss ([\d.]+)", run.text())]

@@ -58,7 +58,7 @@ def test_two_of_one_row_or_of_both_die_at_once(exact: Exact, variant: str, stand
     each rank has for itself, as its carried random streams, has its copy in the other row."""
     ended = exact(
         RECIPES[variant],
-        *(kill(0, 1, "backward"), kill(1, 1, "backward")),
+        *(kill(0, 1, "backward"), "kill rank=1 phase=stop"),
         *(kill(0, 3, "optimizer mid"), kill(3, 3, "barrier before")),
         *(kill(2, 5, "forward"), kill(3, 5, "optimizer after")),
         *(kill(0, 8, "barrier mid"), kill(1, 8, "optimizer before")),
@@ -69,11 +69,12 @@ def test_two_of_one_row_or_of_both_die_at_once(exact: Exact, variant: str, stand
 
 
 def test_newcomers_and_survivors_die_in_the_recovery(exact: Exact) -> None:
+    """Survivors after one that is behind the last collective before the barrier: all are in its step, and redo it."""
     exact(
         RECIPES["hsdp"],
         *(kill(1, 2, "backward"), "kill rank=1 phase=restore", "kill rank=1 phase=resume"),
-        *(kill(2, 5, "forward"), "kill rank=3 phase=reset step=5", "kill rank=0 phase=clean step=6"),
-        *(kill(1, 6, "forward"),),
+        *("kill rank=2 step=5 phase=backward when=after", "kill rank=3 phase=reset step=5"),
+        *("kill rank=1 step=6 phase=backward when=after", "kill rank=0 phase=clean step=6"),
         steps=len(PLACES),
     )
 
@@ -81,9 +82,10 @@ def test_newcomers_and_survivors_die_in_the_recovery(exact: Exact) -> None:
 # ── a piece that has none ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_replica_the_job_ends_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_without_a_replica_or_a_checkpoint_the_job_ends_and_says_what_is_lost(tmp_path: Path) -> None:
     """Three ranks have all parameters between them. That they depend on each other is told at protect()."""
-    ended = run(Trial(RECIPES["fsdp"], 3, 1, (kill(1, 3, "backward"),)), tmp_path / "trial")
+    trial = Trial(RECIPES["fsdp"], 3, 1, (kill(1, 3, "backward"),), ("--checkpoint-every", "off"))
+    ended = run(trial, tmp_path / "trial")
     assert ended.code == 1
     told = [line for line in ended.text.splitlines() if "have no replica" in line]
     assert len(told) == 1

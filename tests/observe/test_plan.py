@@ -92,7 +92,7 @@ def test_failures_that_come_too_often_for_the_formula_are_told() -> None:
 def test_each_input_says_whether_it_was_given_seen_or_assumed(recovery: Recovery) -> None:
     inputs = plan({"k1_s": 90.0}, seen([recovery], [checkpoint(100, 0.0)], 3600.0, 2)).inputs
     assert inputs.k1_s.source == "given"
-    assert inputs.k0_s.source == "median of 1 checkpoints; too few to say much"
+    assert inputs.k0_s.source == "checkpoints: median of 1; too few to say much"
     assert inputs.restart_s.source.startswith("assumed")
     assert {field.name for field in fields(Inputs)} >= set(GIVEN)
 
@@ -136,7 +136,7 @@ def test_failures_correct_the_prior(recovery: Recovery, rollback: Recovery) -> N
 
 def test_a_run_without_failures_says_that_it_says_little() -> None:
     found = seen([], [], 3600.0, None)
-    assert found["mtbf_s"].source == "0 failures in this run, and a prior of 24 h; too few to say much"
+    assert found["mtbf_s"].source == "failures in this run: 0; prior 24 h; too few to say much"
 
 
 @pytest.mark.parametrize(

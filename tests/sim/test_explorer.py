@@ -73,6 +73,21 @@ SCOPES = {
         ranks=2, standbys=0, failures=2, steps=1, checkpoint=True, kinds=(Kind.CRASH,)
     ),
     "two shards and the checkpoint": Scope(ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2), checkpoint=True),
+    "two shards that seal": Scope(
+        ranks=2, standbys=0, failures=1, steps=2, mesh=Mesh(1, 2), seal=True, kinds=(Kind.CRASH,)
+    ),
+    "two shards that seal on two nodes": Scope(
+        ranks=2, standbys=0, failures=1, steps=2, nodes=2, mesh=Mesh(1, 2), seal=True, kinds=(Kind.NODE, Kind.RESTART)
+    ),
+    "a damaged checkpoint of one rank": Scope(
+        ranks=1, standbys=0, failures=2, steps=2, checkpoint=True, seal=True, kinds=(Kind.CRASH, Kind.DAMAGE)
+    ),
+    "two ranks that go on from a checkpoint": Scope(
+        ranks=2, standbys=0, failures=1, steps=1, checkpoint=True, resume=True
+    ),
+    "a damaged checkpoint to go on from": Scope(
+        ranks=2, standbys=0, failures=1, steps=1, checkpoint=True, resume=True, seal=True, kinds=(Kind.DAMAGE,)
+    ),
     "two shards and no checkpoint": Scope(ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2)),
     "two replicas of two shards, no failure": Scope(ranks=4, standbys=0, failures=0, steps=1, mesh=Mesh(2, 2)),
 }
@@ -226,6 +241,7 @@ def test_a_limit_of_states_is_said_to_be_no_proof() -> None:
         (("--steps", "0"), "steps is 0", "at least 1"),
         (("--nodes", "0"), "nodes is 0", "at least 1"),
         (("--nodes", "3"), "nodes is 3", "only 2 ranks"),
+        (("--resume",), "resume needs a checkpoint", "begin with"),
         (("--ranks", "-2"), "ranks is -2", "at least 1"),
         (("--ranks", "0"), "ranks is 0", "nothing for a standby to replace"),
         (("--ranks", "0", "--standby", "0"), "ranks is 0", "at least 1"),

@@ -25,7 +25,7 @@ from everstep.agent.faults import Faults
 from everstep.agent.shm import sweep_stale
 from everstep.agent.uplink import Link, Uplink
 from everstep.agent.watch import Watch
-from everstep.core.events import FenceFailed
+from everstep.core.events import FenceFailed, Sealed
 from everstep.errors import AuthError, ConfigError, ResourceError, WireError
 from everstep.types import NodeId
 from everstep.wire.auth import Token
@@ -38,7 +38,9 @@ from everstep.wire.messages import (
     Fence,
     FromController,
     Inject,
+    Leaving,
     Notice,
+    Persist,
     Sick,
     Start,
     Tell,
@@ -109,6 +111,9 @@ class Agent:
         self._link: Link | None = None
         self._lease: asyncio.TimerHandle | None = None
         self._lease_s = 0.0
+        self._stay_s = 0.0
+        """For a last checkpoint, when this node has to go."""
+        self._leaving = False
         self._job = ""
         self._crew: Crew | None = None
         self._faults: Faults | None = None
@@ -134,6 +139,12 @@ class Agent:
             await self._end_crew()
 
     def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGTERM and self._stay_s and self._link is not None and not self._leaving:
+            self._leaving = True
+            log.warning("SIGTERM: a checkpoint is taken first, for which there are %g s", self._stay_s)
+            self._link.send(Leaving())
+            self._loop.call_later(self._stay_s, self._on_signal, number)
+            return
         log.warning("%s: ending every worker", signal.Signals(number).name)
         if self._link is not None:  # the end of this node is all that the controller has to hear
             self._link.close("the agent was told to end")
@@ -202,6 +213,9 @@ class Agent:
                 link.send(worker.report)
             for message in worker.told.values():
                 link.send(message)
+        if self._crew is not None:
+            for told in self._crew.slots.told:
+                link.send(told)
         for device, evidence in self._sick.items():
             link.send(Sick(device, evidence))
         self._link = link
@@ -209,6 +223,8 @@ class Agent:
     def _on_link_end(self, link: Link) -> None:
         self._link = None
         link.close("the agent is done with it")
+        if self._leaving and not self._over.done():
+            self._over.set_result(128 + signal.SIGTERM)  # nobody is there any more who could want a checkpoint
         if self._crew is not None and not self._over.done():
             log.warning("the controller is away (%s)", link.closed)
             if self._lease is None:
@@ -227,7 +243,7 @@ class Agent:
         """While the controller is away it is lost: the next hello says who is still there."""
         if self._link is not None:
             self._link.send(message)
-        elif isinstance(message, Notice) and not isinstance(message.event, FenceFailed):
+        elif isinstance(message, Notice) and not isinstance(message.event, FenceFailed | Sealed):
             log.warning("worker %s, unheard by the controller: %s", message.event.worker, message.event.evidence)
 
     # ── what the controller says ─────────────────────────────────────────────────────────────────────────
@@ -249,6 +265,8 @@ class Agent:
             self._crew.deliver(message)
         elif isinstance(message, Tell):
             self._crew.tell(message)
+        elif isinstance(message, Persist):
+            self._crew.slots.persist(message)
         elif isinstance(message, AskStacks):
             self._crew.ask_stacks(message.workers)
         elif isinstance(message, Time):
@@ -271,6 +289,7 @@ class Agent:
     async def _join(self, welcome: Welcome) -> None:
         config = self._config
         self._job, self._lease_s = welcome.job, welcome.lease_s
+        self._stay_s = welcome.grace_s if welcome.slots else 0.0
         self._crew = crew = Crew(
             welcome,
             config.node,

@@ -7,7 +7,6 @@ fork has from the zygote. Give such variables to the zygote, or start the worker
 from __future__ import annotations
 
 import builtins
-import ctypes
 import gc
 import importlib
 import os
@@ -23,16 +22,14 @@ from io import open_code
 from typing import Any
 
 from everstep.agent.messages import Task
+from everstep.fork import die_with
 
 Handler = Callable[[int, types.FrameType | None], Any] | int | None
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, so that nothing is loaded after it
 
 
 def enter(task: Task, stdout: int, stderr: int, parent_pid: int, signals: Mapping[int, Handler]) -> None:
     """Leave everything that is the zygote's, right after the fork."""
-    _die_with(parent_pid)
+    die_with(parent_pid)
     os.setsid()
     for number, handler in signals.items():
         if signal.getsignal(number) != handler:
@@ -75,12 +72,6 @@ def run(task: Task) -> None:
     except BaseException as error:
         _show_without_our_frames(error)
         raise
-
-
-def _die_with(parent_pid: int) -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before the call, so no signal will come
-        os._exit(1)
 
 
 def _renew_process_state() -> None:

@@ -38,16 +38,21 @@ class SharedDirectory:
         path = self.path / name
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, size_bytes)
-        except OSError as error:
+            _reserve(path, fd, size_bytes)
+        except ResourceError:
             path.unlink()
-            free_bytes = shutil.disk_usage(self.path).free
-            raise ResourceError(
-                f"{path} needs {size_bytes} bytes, its file system has {free_bytes} free ({error.strerror}): "
-                "enlarge it (mount -o remount,size=..., docker run --shm-size) or free some"
-            ) from error
+            raise
         finally:
             os.close(fd)
+        return path
+
+    def reserve(self, name: str, size_bytes: int) -> Path:
+        """Such a file of at least this size, made or enlarged; what is in it stays."""
+        path = self.path / name
+        if not path.exists():
+            return self.allocate(name, size_bytes)
+        with path.open("r+b") as file:
+            _reserve(path, file.fileno(), max(size_bytes, os.fstat(file.fileno()).st_size))
         return path
 
     def remove(self, name: str) -> None:
@@ -70,6 +75,17 @@ class SharedDirectory:
         self.close()
 
 
+def _reserve(path: Path, fd: int, size_bytes: int) -> None:
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as error:
+        free_bytes = shutil.disk_usage(path.parent).free
+        raise ResourceError(
+            f"{path} needs {size_bytes} bytes, its file system has {free_bytes} free ({error.strerror}): "
+            "enlarge it (mount -o remount,size=..., docker run --shm-size) or free some"
+        ) from error
+
+
 def remove_stale(path: Path) -> bool:
     """Remove the directory if no living process owns it; says whether it is gone."""
     lock_fd = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,6 +94,16 @@ def remove_stale(path: Path) -> bool:
     shutil.rmtree(path, ignore_errors=True)
     os.close(lock_fd)
     return not path.exists()
+
+
+def find_stale(root: Path = ROOT) -> list[Path]:
+    """The directories of agents that no longer live. Those of other users cannot be told."""
+    found = []
+    for path in sorted(root.glob(f"{PREFIX}*")):
+        if (lock_fd := _lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)) is not None:
+            os.close(lock_fd)
+            found.append(path)
+    return found
 
 
 def sweep_stale(root: Path = ROOT) -> list[Path]:

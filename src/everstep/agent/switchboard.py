@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from everstep.agent.slots import SlotBook
 from everstep.agent.worker import Line, LocalWorker
 from everstep.errors import WireError
 from everstep.types import WorkerId
@@ -16,10 +17,13 @@ from everstep.wire.codec import Codec
 from everstep.wire.messages import (
     FromWorkerSide,
     Keep,
+    NeedSlots,
     Notice,
     Publish,
     Raised,
     Report,
+    SealedSlot,
+    SkippedSlot,
     Stack,
     ToController,
     ToWorkerSide,
@@ -47,8 +51,11 @@ class _Visit:
 
 
 class Switchboard:
-    def __init__(self, workers: Mapping[WorkerId, LocalWorker], tell: Callable[[ToController], None]) -> None:
+    def __init__(
+        self, workers: Mapping[WorkerId, LocalWorker], slots: SlotBook, tell: Callable[[ToController], None]
+    ) -> None:
         self._workers = workers
+        self._slots = slots
         self._tell = tell
         self._visits: set[_Visit] = set()
         self._server: Server[ToWorkerSide, FromWorkerSide] | None = None
@@ -114,5 +121,7 @@ class Switchboard:
             self._tell(message)
         elif isinstance(message, Stack):
             self._tell(message)
+        elif isinstance(message, NeedSlots | SealedSlot | SkippedSlot):
+            self._slots.on_message(worker, message)
         else:
             raise WireError("a second hello")

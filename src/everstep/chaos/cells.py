@@ -138,8 +138,8 @@ class Plan:
         return Planned(number, variant, trial, tuple(draft.cells))
 
 
-_MIX = {"one kill": 10, "two kills": 6, "in a recovery": 6, "some passed": 2, "any time": 2, "stop": 1, "hang": 1}
-"""How often each part is drawn: a stop or a hang takes seconds to be seen."""
+_MIX = {"one kill": 10, "two kills": 6, "in a recovery": 6, "some passed": 2, "any time": 2, "stop": 1, "hang": 2}
+"""How often each part is drawn: a stop or a hang takes seconds to be seen, and many a hang is not possible."""
 
 
 def _kinds(rows: bool) -> list[str]:
@@ -159,8 +159,6 @@ class _Draft:
 
     def add(self, kind: str, cell: Cell, where: str) -> None:
         step = self._steps[where]
-        if kind == "hang" and where == "first":
-            return  # the first steps of a process may take two minutes
         if kind == "one kill":
             # The deck says the rank; step and standby are those of this run.
             rank = self._rank(cell[3])
@@ -171,7 +169,7 @@ class _Draft:
         elif kind == "in a mesh":
             self._in_mesh(cell[1], cell[2], where)
         elif kind == "in a recovery":
-            self._in_recovery(cell, step)
+            self._in_recovery(cell, where)
         elif kind == "some passed":
             self._some_passed(cell[2], where, step)
         elif kind == "any time":
@@ -181,9 +179,16 @@ class _Draft:
             self._note(
                 cell, self._fault(f"kill rank={rank} phase=backward step={step} delay={self._dice.random():.3f}")
             )
+        elif kind == "hang":
+            self._hang(cell, where)
         else:
-            rank = self._rank(cell[2])
-            self._note(cell, self._fault(f"{kind} rank={rank} step={step} {PLACES[cell[1]]}"))
+            self._note(cell, self._fault(f"stop rank={self._rank(cell[2])} step={step} {PLACES[cell[1]]}"))
+
+    def _hang(self, cell: Cell, where: str) -> None:
+        """The first steps of a process may take two minutes, so it must have done some, and not be a replacement."""
+        rank = self._rank(cell[2])
+        if where == "last" and not any(f" rank={rank} " in fault for fault in self.faults):
+            self._note(cell, self._fault(f"hang rank={rank} step={self._steps[where]} {PLACES[cell[1]]}"))
 
     def _two(self, cell: Cell, step: int) -> None:
         _, one, two, ranks = cell
@@ -226,17 +231,20 @@ class _Draft:
         """The one rank that has its piece."""
         self._note(cell, self._kill(self._dice.randrange(self._ranks), self._steps["middle"], cell[2]))
 
-    def _in_recovery(self, cell: Cell, step: int) -> None:
+    def _in_recovery(self, cell: Cell, where: str) -> None:
         _, phase, who, _ = cell
+        step, new = self._steps[where], who == WHO["n"]
+        if new and phase == "reset" and where != "first":
+            return  # survivors come there too, and a newcomer has no step to tell them apart: it has to be the first
         survivor = 0 if who == WHO["s"] else self._other(0)
         others = self._others(survivor)
-        if who != "newcomer" and not others:
+        if not new and not others:
             return  # nobody would be left who holds the state
-        victim = survivor if who == "newcomer" else self._dice.choice(others)
+        victim = survivor if new else self._dice.choice(others)
         # Before the barrier, so that the step of the recovery is known. A newcomer has no step until it is filled.
         begin = self._kill(victim, step, self._dice.choice(("forward", "backward", "barrier before")))
-        where = "" if who == "newcomer" and phase in ("script", "reset") else f" step={step}"
-        second = self._fault(f"kill rank={survivor} phase={phase}{where}")
+        at = "" if new and phase in ("script", "reset") else f" step={step}"
+        second = self._fault(f"kill rank={survivor} phase={phase}{at}")
         self._note(("in a recovery", phase, who, self._spare), begin, second)
 
     def _some_passed(self, who: str, where: str, step: int) -> None:

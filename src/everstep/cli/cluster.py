@@ -67,7 +67,7 @@ def controller(nproc_total: int, nodes: int | None, bind: str, token_file: Path 
     token = find_token(token_file) or Token.create()
     job = options.job(program, cwd, options.config(nproc_total, nodes), nproc_total // nodes, address)
     path = run_directory(options.run_dir, program.stem)
-    return start(job, path, token, {}, f"agents need the token in {path / 'token'}")
+    return start(job, path, token, {}, options.wish, f"agents need the token in {path / 'token'}")
 
 
 @click.command(help=_AGENT_HELP)

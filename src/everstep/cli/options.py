@@ -11,18 +11,22 @@ from typing import Any, TypeVar
 import click
 
 from everstep.chaos import spec
-from everstep.cli.units import read_duration
-from everstep.controller.job import Job
+from everstep.controller.cadence import AUTO
+from everstep.controller.job import CheckpointPlan, Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
+from everstep.launch.environment import parse_address
 from everstep.launch.prepare import (
     OURS,
     Program,
     check_importable,
+    check_port,
     find_program,
     job_name,
     worker_environment,
 )
+from everstep.launch.resume import Wish
+from everstep.units import read_duration, read_size
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -46,11 +50,23 @@ class JobOptions:
     chaos: tuple[str, ...]
     lease_s: float
     fence_s: float
+    checkpoint_every: str
+    checkpoint_dir: Path | None
+    keep: int
+    keep_every: int
+    grace_s: float
+    resume: str | None
+    web: tuple[str, int] | None
+
+    @property
+    def wish(self) -> Wish:
+        return Wish(self.checkpoint_every, self.keep, self.keep_every, self.grace_s, self.checkpoint_dir, self.resume)
 
     def check(self, cwd: Path) -> Program:
         """What can be told without a process."""
         if self.no_zygote and self.preload:
             raise ConfigError("--preload and --no-zygote: a plain interpreter preloads nothing; leave one of them out")
+        self.wish.check(self.run_dir)
         for name in self.preload:
             check_importable(name, cwd)
         return find_program(self.program, self.as_module, cwd)
@@ -70,6 +86,7 @@ class JobOptions:
             lease_s=self.lease_s,
             fence_s=self.fence_s,
             chaos=self.chaos,
+            web=self.web,
         )
 
     def _environment(self) -> dict[str, str]:
@@ -101,6 +118,40 @@ class Seconds(click.ParamType[float]):
             return read_duration(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return read_size(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class WebAddress(click.ParamType[tuple[str, int] | None]):
+    """Where the live page is: ``PORT``, ``HOST:PORT``, or ``off``."""
+
+    name = "port|host:port|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int] | None:
+        if value == "off":
+            return None
+        if isinstance(value, tuple):
+            return value
+        text = f"127.0.0.1:{value}" if str(value).isdecimal() else str(value)
+        try:
+            host, port = parse_address(text)
+        except ConfigError:
+            self.fail(f"{value!r}: write a port, HOST:PORT, or off", param, ctx)
+        if port:
+            check_port(host, port, "--web")
+        return host, port
 
 
 class Variable(click.ParamType[tuple[str, str]]):
@@ -205,6 +256,52 @@ _JOB = (
         default=_default(Job, "fence_s"),
         show_default=True,
         help="Seconds for a killed worker to go; after them its device is not used again.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        default=AUTO,
+        show_default=True,
+        metavar="auto|off|STEPS|TIME",
+        help="When to take checkpoints: 50 (steps), 30s, or as often as it pays best.",
+    ),
+    click.option(
+        "--checkpoint-dir",
+        type=click.Path(path_type=Path),
+        help="Where they go; all nodes must have it. Default: checkpoints in the run directory.",
+    ),
+    click.option(
+        "--keep",
+        type=click.IntRange(min=2),
+        default=_default(CheckpointPlan, "keep"),
+        show_default=True,
+        help="So many of the newest good checkpoints stay.",
+    ),
+    click.option(
+        "--keep-every",
+        type=click.IntRange(min=0),
+        default=_default(CheckpointPlan, "keep_every"),
+        metavar="STEPS",
+        help="Of older ones the first of each so many steps stays; 0: none.",
+    ),
+    click.option(
+        "--grace",
+        "grace_s",
+        type=Seconds(),
+        default=_default(CheckpointPlan, "grace_s"),
+        show_default=True,
+        help="Seconds at the end for the last checkpoint to reach storage.",
+    ),
+    click.option(
+        "--resume",
+        metavar="latest|STEP|DIR",
+        help="Go on from a checkpoint. A run directory that has had a run goes on from its latest one.",
+    ),
+    click.option(
+        "--web",
+        type=WebAddress(),
+        default="{}:{}".format(*_default(Job, "web")),
+        show_default=True,
+        help="Where the live page is; port 0: any that is free. Elsewhere than on loopback it asks for a token.",
     ),
 )
 

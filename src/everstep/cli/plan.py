@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from everstep.cli.options import Seconds
-from everstep.cli.units import write_duration
 from everstep.errors import ConfigError
 from everstep.launch.recorded import read_run
 from everstep.observe import plan as model
 from everstep.observe.plan import Plan, Value, Waste
+from everstep.units import write_duration
 
 _HELP = """Work out how often a job should take a checkpoint, and what failures will cost it.
 

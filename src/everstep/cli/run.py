@@ -20,6 +20,7 @@ from everstep.launch import environment
 from everstep.launch.client import Result
 from everstep.launch.local import Launcher, Screen
 from everstep.launch.prepare import check_devices, check_shared_memory, run_directory
+from everstep.launch.resume import Wish, begin
 from everstep.types import NodeId
 from everstep.wire.auth import Token, find_token
 
@@ -72,21 +73,24 @@ def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -
     job = options.job(program, cwd, config, -(-ranks // local_nodes), ("127.0.0.1", 0))
     nodes = {NodeId(f"local-{index}"): offer for index, offer in enumerate(offers)}
     token = find_token() or Token.create()
-    return start(job, run_directory(options.run_dir, program.stem), token, nodes)
+    return start(job, run_directory(options.run_dir, program.stem), token, nodes, options.wish)
 
 
-def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, str], note: str = "") -> int:
+def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, str], wish: Wish, note: str = "") -> int:
     """Lay out the run and see it through; the exit code."""
     run = RunDir(path)
     try:
+        path.mkdir(parents=True, exist_ok=True)
+        beginning = begin(job, run, wish)
+        job = beginning.job
         run.create(job, token)
     except OSError as error:
         raise ConfigError(f"--run-dir {path}: {error.strerror}; name a directory that can be written") from None
     screen = open_screen()
     with screen:
         screen.say(f"run directory {os.path.relpath(path)}, {job.config.ranks} ranks, {job.config.standbys} standby")
-        if note:
-            screen.say(note)
+        for line in filter(None, (beginning.note, note)):
+            screen.say(line)
         result = asyncio.run(_launch(run, token, nodes, screen))
     _conclude(result)
     return result.code

@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from everstep.launch.client import Result, Snapshot, StandbyRow, WorkerRow
+from everstep.launch.client import CheckpointRow, Result, Snapshot, StandbyRow, WorkerRow
+from everstep.observe.records import abridged
 
 WIDE = 76
 """Columns of a terminal that shows everything; a narrower one shows what matters."""
@@ -31,13 +32,15 @@ _STATES = {"RUNNING": "green", "DONE": "green", "FAILED": "bold red", "STARTING"
 
 def block(snapshot: Snapshot, width: int, height: int, elapsed_s: float | None = None) -> RenderableType:
     """All of it in the given space; ranks that do not fit are counted."""
-    rows = max(1, height - _OTHER_LINES)
+    saved = list(_checkpoints(snapshot.checkpoints))
+    rows = max(1, height - _OTHER_LINES - len(saved))
     parts: list[RenderableType] = [_title(snapshot, elapsed_s)]
     if snapshot.workers:
         parts.append(Padding(_ranks(snapshot.workers, rows, width), (0, 2)))
     if len(snapshot.workers) > rows:
         parts.append(_line(f"  … and {len(snapshot.workers) - rows} more ranks", "dim"))
     parts.extend(_standbys(snapshot.standbys))
+    parts.extend(saved)
     parts.extend(_line(f"  {text}", "red") for text in failures(snapshot))
     return Group(*parts)
 
@@ -61,9 +64,7 @@ def over(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """One line, without characters that a terminal obeys: of a traceback how it begins and what was raised."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" )")]
-    line = " … ".join(lines if len(lines) < 2 else (lines[0], lines[-1]))
-    return "".join(char if char.isprintable() else "?" for char in line)
+    return "".join(char if char.isprintable() else "?" for char in abridged(text))
 
 
 def duration(seconds: float) -> str:
@@ -107,6 +108,22 @@ def _standbys(standbys: Sequence[StandbyRow]) -> Iterator[Text]:
     if standbys:
         names = ", ".join(f"worker {row.worker} on {tidy(row.node)}" for row in standbys)
         yield _line(f"  standby: {names}", "dim")
+
+
+def _checkpoints(row: CheckpointRow | None) -> Iterator[Text]:
+    """What a failure would go back to; nothing where none are taken."""
+    if row is None or (row.sealed is None and row.committed is None):
+        return
+    shown = []
+    if row.committed is not None:
+        shown.append(f"step {row.committed.step} on storage, {duration(row.committed.age_s)} ago")
+    if row.sealed is not None and row.sealed != row.committed:
+        shown.append(f"step {row.sealed.step} in memory")
+    if row.busy:
+        shown.append("storage is busy")
+    yield _line(f"  checkpoint: {'; '.join(shown)}", "yellow" if row.busy or row.error else "dim")
+    if row.error:
+        yield _line(f"  not on storage: {tidy(row.error)}", "yellow")
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -19,14 +19,19 @@ from contextlib import suppress
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
+from everstep.controller.cadence import OFF
+from everstep.controller.checkpoints import Checkpointer
+from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
+from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
-from everstep.controller.status import status
+from everstep.controller.status import progress, status
+from everstep.controller.web.live import LivePage
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
-from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Role, Send, Spawn
+from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Resume, Role, Send, Spawn
 from everstep.core.events import (
     Absent,
     Broken,
@@ -43,7 +48,9 @@ from everstep.core.events import (
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.ledger import Ledger
 from everstep.observe.log import RecoveryLog
+from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -56,15 +63,19 @@ from everstep.wire.messages import (
     Bye,
     Deliver,
     Done,
+    Durations,
     Fence,
     FromController,
     Inject,
     Interrupt,
     Keep,
+    Leaving,
     Notice,
     Publish,
+    Receipt,
     Report,
     Sick,
+    Skipped,
     Stack,
     Start,
     Status,
@@ -112,7 +123,14 @@ class Host:
         self._detector = Detector(job.config.ranks)
         self._meetings = Meetings(run.memories)
         self._recoveries = RecoveryLog(run.recoveries)
+        self._checkpoints = Checkpointer(
+            job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
+        )
+        self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
+        self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
+        ledger = Ledger(run.recoveries, run.checkpoints)
+        self.outlook = Outlook(job.name, self._machine, self._progress, ledger, self.status)
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
         """A new job, or the one that the journal tells of."""
@@ -121,9 +139,11 @@ class Host:
             return machine, Journal.create(self._run.journal, self._job.config), machine.start()
         journal, records = Journal.reopen(self._run.journal)
         machine = Machine(self._job.config)
+        self._progress = Progress(records[0].time_s)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
+                self._checkpoints.remember(record.entry, record.time_s)
                 self._record(record.entry, machine, effects, record.time_s)
         log.info(
             "restarted in %s of generation %s, from %d events", machine.phase.name, machine.generation, len(records)
@@ -142,13 +162,18 @@ class Host:
             self._work_off()
             self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            page = LivePage(self._run, self._job, self.outlook)
+            page.begin()
+            for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
+            self._loop.add_signal_handler(signal.SIGTERM, self._ending.preempt)
             try:
                 end = await self._over
             finally:
                 ticker.cancel()
+            page.end()
             await self._farewell(end)
+            await page.close()
         return end.code
 
     async def _listen(self) -> Server[FromController, ToController]:
@@ -165,7 +190,8 @@ class Host:
         return Terms(Codec(FromController), Codec(ToController), self._run.read_token())
 
     async def _farewell(self, end: End) -> None:
-        """Agents end their workers, then their connections."""
+        """What is on its way to storage arrives; agents end their workers, then their connections."""
+        await self._ending.wait_for_storage(end)
         self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
@@ -201,6 +227,7 @@ class Host:
                 self._failures.append((time.time(), self._machine.last_failure))
             self._watch_for(event)
             self._carry_out(effects)
+            self._checkpoints.on_event(event)
             self._record(event, self._machine, effects, time_s)
             self._pending.popleft()
 
@@ -213,8 +240,10 @@ class Host:
                 self._finish(effect)
 
     def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        self._progress.take(event, machine, time_s)
         if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
             log.info("%s", recovery.sentence)
+            self._checkpoints.on_recovery(recovery)
 
     def _watch_for(self, event: Event) -> None:
         """Keep the detector informed."""
@@ -228,7 +257,7 @@ class Host:
             self._detector.excuse(event.worker)
         machine, now = self._machine, self._loop.time()
         if machine.phase in TRAINING or not machine.members.coordinates:
-            self._detector.resume(now)
+            self._detector.resume(now, machine.target)
         else:
             self._detector.pause()
         self._detector.expect(machine.awaiting if machine.phase in ANSWERING else (), now)
@@ -259,6 +288,8 @@ class Host:
             if joins:
                 self._to(node, Tell(tuple(workers), self._meetings.memories))
             self._to(node, Deliver(tuple(workers), effect.command))
+        if isinstance(effect.command, Assign | Resume):
+            self._checkpoints.brief(effect.to)
 
     def _by_node(self, workers: tuple[WorkerId, ...]) -> dict[NodeId, list[WorkerId]]:
         groups: dict[NodeId, list[WorkerId]] = defaultdict(list)
@@ -321,6 +352,7 @@ class Host:
     def _lost(self, node: NodeId, evidence: str) -> None:
         if not self._links:
             self._empty.set()
+        self._checkpoints.on_node_lost(node)
         if self._end is None:
             self.take(NodeLost(node, evidence, where=self._detector.node_gone(node)))
 
@@ -341,6 +373,10 @@ class Host:
             chaos=job.chaos,
             master_addr=job.master_addr,
             master_port=job.master_port,
+            checkpoint_dir=job.checkpoints.directory,
+            slots=bool(job.checkpoints.directory) and job.checkpoints.every != OFF,
+            attempt=job.checkpoints.attempt,
+            grace_s=job.checkpoints.grace_s,
         )
 
     def _on_agent(self, node: NodeId, message: ToController) -> None:
@@ -350,7 +386,10 @@ class Host:
             self.take(message.event)
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
+            self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Durations):
+            self.outlook.phases.take(node, message.pid, message.counts)
         elif isinstance(message, AskTime):
             self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
@@ -359,6 +398,12 @@ class Host:
             self.take(DeviceSick(node, message.device, message.evidence))
         elif isinstance(message, Stack):
             self._keep_stack(message)
+        elif isinstance(message, Receipt):
+            self._checkpoints.on_receipt(message)
+        elif isinstance(message, Skipped):
+            self._checkpoints.on_skipped(message)
+        elif isinstance(message, Leaving):
+            self._ending.part(node)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
@@ -385,6 +430,7 @@ class Host:
         """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
         if (link := self._links.pop(lost.node, None)) is not None:
             link.close(lost.evidence)
+        self._checkpoints.on_node_lost(lost.node)
         if not self._links:
             self._empty.set()
 
@@ -400,7 +446,10 @@ class Host:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._found(self._detector.check(self._loop.time()))
+            now = self._loop.time()
+            self._found(self._detector.check(now))
+            version = max((seen.version for seen in self._sightings.values() if seen.rank is not None), default=0)
+            self._checkpoints.tick(now, version)
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -412,7 +461,10 @@ class Host:
                 link.send(Done(self._inject(message)))
             elif isinstance(message, Interrupt):
                 link.send(Done())
-                self.take(Interrupted())
+                if message.save:
+                    self._ending.preempt()
+                else:
+                    self.take(Interrupted())
             else:
                 link.close(f"{type(message).__name__} is not for a client to say")
             message = await link.recv()
@@ -420,7 +472,9 @@ class Host:
     def status(self) -> dict[str, object]:
         reason = self._end.reason if self._end else ""
         failures = list(self._failures)
-        return status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        shown = status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
+        progressed = progress(self._progress, time.time())
+        return shown | {"checkpoints": self._checkpoints.status(), "progress": progressed}
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
 
+from everstep.checkpoint import names
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
 from everstep.wire.auth import Token
@@ -26,6 +28,22 @@ PRELOAD = (
 `torch._dynamo`, which takes longer than all the rest of a recovery."""
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Where checkpoints go and when they are taken."""
+
+    directory: str = ""
+    """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
+    every: str = "off"
+    """As ``--checkpoint-every`` has it."""
+    keep: int = 3
+    keep_every: int = 0
+    """Beside the newest, the first of each so many steps stays."""
+    attempt: int = 0
+    grace_s: float = 30.0
+    """At the end of the job, for what is on its way to storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,9 @@ class Job:
     """An agent that has lost the controller for so long stops its workers."""
     fence_s: float = 5.0
     chaos: tuple[str, ...] = ()
+    checkpoints: CheckpointPlan = CheckpointPlan()
+    web: tuple[str, int] | None = ("127.0.0.1", 0)
+    """Where the live page is; port 0: any. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,29 @@ class Address:
     host: str
     port: int
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Where the live page of a run is."""
+
+    host: str
+    port: int
+    url: str
+    """For a browser. It has the token in it if one is needed."""
+
+    @classmethod
+    def at(cls, host: str, port: int, token: Token | None) -> Self:
+        """On all addresses: a name that others can use stands for them."""
+        name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+        url = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        return cls(host, port, url if token is None else f"{url}?token={token.text}")
+
+    @property
+    def sentence(self) -> str:
+        """For a log, where the token has no place."""
+        link, _, token = self.url.partition("?")
+        return f"live page {link}" + (" (the link with its token is in web.json of the run directory)" if token else "")
 
 
 @dataclass(slots=True)
@@ -103,14 +147,35 @@ class RunDir:
     def _address(self) -> Path:
         return self.path / "controller.json"
 
+    @property
+    def used(self) -> bool:
+        """It has had a job."""
+        return self._job.exists()
+
     def create(self, job: Job, token: Token) -> None:
-        """Make the directory for a new job; a directory that has had one is refused."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        """Make the directory for a new job. What a former one has left, but for checkpoints, is put out of the way."""
+        self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
-        if self._job.exists():
-            raise ConfigError(f"{self.path} already holds a run; give --run-dir another directory")
+        if self.used:
+            self._put_away(Path(job.checkpoints.directory))
+        self.logs.mkdir(exist_ok=True)
         token.write(self.token)
         _write(self._job, msgspec.json.format(msgspec.json.encode(job)))
+
+    def _put_away(self, checkpoints: Path) -> None:
+        """Never deleted. The description of the job goes last: until then it is known that there was one."""
+        numbers = [int(path.name) for path in self.former.glob("*") if path.name.isdecimal()]
+        place = self.former / f"{max(numbers, default=0) + 1:03}"
+        place.mkdir(parents=True)
+        stay = {self.path / "lock", self.path / "token", self.path / names.DEFAULT, self.former, self._job}
+        for path in [*sorted(set(self.path.iterdir()) - stay), self._job]:
+            if not checkpoints.is_relative_to(path.absolute()):
+                path.rename(place / path.name)
+
+    @property
+    def former(self) -> Path:
+        """What runs before this one have left here."""
+        return self.path / "former"
 
     def lock(self) -> None:
         """Held until this process ends."""
@@ -145,6 +210,22 @@ class RunDir:
 
     def publish(self, address: Address) -> None:
         _write(self._address, msgspec.json.encode(address))
+
+    @property
+    def web_token(self) -> Path:
+        """What the live page asks for where others can reach it. It lets nobody into the job."""
+        return self.path / "web-token"
+
+    @property
+    def _page(self) -> Path:
+        return self.path / "web.json"
+
+    def publish_page(self, page: Page) -> None:
+        _write(self._page, msgspec.json.encode(page))
+
+    def page(self) -> Page | None:
+        """None while there is none."""
+        return _read(self._page, Page) if self._page.exists() else None
 
     @property
     def result(self) -> Path:

@@ -9,10 +9,10 @@ from pathlib import Path
 from everstep.controller.journal import Record, read
 from everstep.core.config import JobConfig
 from everstep.core.effects import Effect, End, Note
-from everstep.core.events import Event, JobPhase
+from everstep.core.events import Event, JobPhase, Position, Stopped
 from everstep.core.machine import Machine
 from everstep.errors import InvalidTransition
-from everstep.types import Generation
+from everstep.types import Generation, Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,18 @@ def walk(records: Iterable[Record]) -> Iterator[tuple[Record, Machine, list[Effe
         else:
             assert machine is not None, "the journal's reader checks that the configuration is first"
             yield record, machine, handle(machine, record.entry)
+
+
+def survivors(records: Iterable[Record]) -> dict[Generation, dict[Rank, Position]]:
+    """Where the survivors of each generation were when they had stopped."""
+    found: dict[Generation, dict[Rank, Position]] = {}
+    for record, machine, _ in walk(records):
+        event = record.entry
+        if isinstance(event, Stopped):
+            worker = machine.members.workers.get(event.worker)
+            if worker is not None and worker.rank is not None:
+                found.setdefault(event.generation, {})[worker.rank] = event.position
+    return found
 
 
 def handle(machine: Machine, event: Event) -> list[Effect]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from everstep.core.events import Checkpoint
 from everstep.errors import ConfigError
 
 
@@ -31,6 +32,8 @@ class JobConfig:
     """How long a failed collective waits for the verdict that explains it."""
     return_s: float = 10.0
     """How long a restarted controller waits for its agents."""
+    resume: tuple[Checkpoint, ...] = ()
+    """What the job goes on from instead of step 0: the one to load, then those to fall back to."""
 
     def __post_init__(self) -> None:
         self._at_least(1, "ranks", "nodes")

@@ -42,6 +42,7 @@ class Cause(enum.Enum):
     LAYOUT = "built a different model"
     RULE = "broke a rule"
     LOST = "lost what nobody else has"
+    CHECKPOINT = "a checkpoint cannot be loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Checkpoint:
-    """Names one saved state. Two attempts at one step differ in their generation and never mix."""
+    """Names one saved state. Two attempts at one step differ in their generation, or in the job, and never mix."""
 
     step: Step
     generation: Generation
+    attempt: int = 0
+    """Counts the jobs that have used this checkpoint directory."""
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sorts from the oldest to the newest: a later generation may have gone back to an earlier step."""
+        return self.attempt, self.generation, self.step
 
 
 # ── from agents ──────────────────────────────────────────────────────────────────────────────────────────
@@ -205,6 +213,16 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """The checkpoint that it was told to load is missing, damaged, or does not fit. The next older one may be good."""
+
+    worker: WorkerId
+    generation: Generation
+    checkpoint: Checkpoint
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A collective of this generation failed. Evidence, not a verdict."""
 
@@ -251,11 +269,17 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A memory checkpoint of this rank is complete on this node."""
+    """A memory checkpoint of this rank is complete on this node. What its slot held before is gone."""
 
     rank: Rank
     node: NodeId
     checkpoint: Checkpoint
+    slot: int = 0
+    bytes: int = 0
+    k0_s: float = 0.0
+    """So long the main thread was held up."""
+    began_s: float = 0.0
+    """In seconds since 1970, by the clock of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +289,7 @@ class Persisted:
     checkpoint: Checkpoint
 
 
-FromWorker = Registered | Protected | Stopped | Settled | Connected | Restored | Committed | Ended | Broken
+FromWorker = Registered | Protected | Stopped | Settled | Connected | Restored | Unusable | Committed | Ended | Broken
 FromAgent = NodeJoined | NodeLost | Verdict | Exited | FenceFailed | DeviceSick | Sealed
 FromHost = Deadline | Restarted | Absent | Interrupted | Stalled | Persisted
 Event = FromWorker | FromAgent | FromHost

@@ -171,7 +171,7 @@ def _why(measured: Measured, estimate: Estimate, wanted_s: float, wanted: int, s
         before = f"; it was {current}, on the way to {wanted}"
     return (
         f"t = {steps} steps of {measured.step_s:.3g} s: t* = √(2 · {measured.cost_s:.3g} s · {estimate.mtbf_s:.4g} s / "
-        f"(1 − {estimate.healed_share:.3g})) = {wanted_s:.4g} s{bound}{before} (k0 {measured.k0_s:.3g} s, "
+        f"(1 − {estimate.healed_share:.6g})) = {wanted_s:.4g} s{bound}{before} (k0 {measured.k0_s:.3g} s, "
         f"k1 {measured.k1_s:.3g} s, φ {measured.slowdown:.3f}; M from {estimate.failures} failures in "
         f"{estimate.run_s:.4g} s and a prior of {estimate.prior_mtbf_s:.4g} s; q from {estimate.healed} healed by "
         f"replicas and a prior of {estimate.prior_healed:.3g})"

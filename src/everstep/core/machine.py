@@ -70,6 +70,7 @@ from everstep.core.events import (
     Settled,
     Stalled,
     Stopped,
+    Unusable,
     Verdict,
 )
 from everstep.core.membership import Worker
@@ -527,6 +528,9 @@ class Machine(JobState):
         found = self.checkpoints.newest()
         owners = sorted(rank for rank, at in self.members.coordinates.items() if at.shard in missing)
         lost = f"no live replica holds shards {missing} any more, which ranks {owners} had"
+        if found is None and not self.failures:  # nobody had any state yet
+            self._end(EXIT_FAILED, f"there is no other checkpoint to go on from; {self.last_failure}")
+            return
         if found is None:
             advice = "a mesh with a dimension of replicas keeps each shard more than once"
             self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint: {advice}; {self.last_failure}")
@@ -577,8 +581,7 @@ class Machine(JobState):
         self._enter(RESTORING)
         hollow = self.members.seated(WorkerPhase.HOLLOW)
         self.awaiting = set(hollow)
-        if self.source is None:
-            self.donors = planner.donors(self.members, hollow)
+        self.donors = planner.donors(self.members, hollow) if self.source is None else {}
         for worker in sorted({*hollow, *self.donors.values()}):
             command = self._outstanding(worker)
             assert command is not None
@@ -592,6 +595,18 @@ class Machine(JobState):
                 return
             self.members.set_stage(event.worker, WorkerPhase.IDLE)
             self._answered(event.worker)
+
+    def _on_unusable(self, event: Unusable) -> None:
+        """The next older one may be good. Each that is not is discarded, so this ends."""
+        checkpoint = event.checkpoint
+        if checkpoint != self.source:
+            return
+        self.checkpoints.discard(checkpoint)
+        self.last_failure = f"the checkpoint of step {checkpoint.step} cannot be loaded ({event.evidence})"
+        self.note(self.last_failure)
+        self.losses.append(Loss(Cause.CHECKPOINT, event.evidence))
+        self.attempts -= 1  # the one that follows counts in its place
+        self._recover()
 
     def _start_training(self) -> None:
         if self.source is None:
@@ -675,7 +690,7 @@ class Machine(JobState):
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_sealed(self, event: Sealed) -> None:
-        self.checkpoints.seal(event.rank, event.node, event.checkpoint)
+        self.checkpoints.seal(event.rank, planner.Held(event.node, event.slot, event.checkpoint))
 
     def _on_persisted(self, event: Persisted) -> None:
         self.checkpoints.persist(event.checkpoint)
@@ -751,6 +766,7 @@ ROWS = (
     Row(Connected, (RUNNING, RESTORING, RESUMING, ENDING), Machine._again),
     Row(Restored, (RESTORING,), Machine._on_restored, (RESUMING, *FAILURE)),
     Row(Restored, (RUNNING, RESUMING, ENDING), Machine._again),
+    Row(Unusable, (RESTORING,), Machine._on_unusable, FAILURE),
     Row(Committed, (RESUMING,), Machine._on_committed, (RUNNING,)),
     Row(Committed, (RUNNING, ENDING), Machine._again),
     Row(Ended, TRAINING, Machine._on_ended, (ENDING, FAILED)),

@@ -6,10 +6,11 @@ They know the membership and the positions of live holders, and change nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any, Self, cast
+from operator import attrgetter
+from typing import Any, NamedTuple, Self, cast
 
 from everstep.core.effects import Action
 from everstep.core.events import Checkpoint, Position
@@ -183,43 +184,66 @@ def place_standby(membership: Membership) -> NodeId | None:
     return min(count, key=lambda node: (membership.suspect(node), count[node], node), default=None)
 
 
+class Held(NamedTuple):
+    """What a slot in the shared memory of a node holds."""
+
+    node: NodeId
+    slot: int
+    checkpoint: Checkpoint
+
+
+REMEMBERED = 8
+"""So many persistent checkpoints are known; retention keeps fewer, or far apart."""
+
+
+_age = attrgetter("age")
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """Which checkpoints exist: in the memory of which node, and which are committed on storage."""
 
     ranks: int
-    sealed: dict[Rank, tuple[tuple[Checkpoint, NodeId], ...]] = field(default_factory=dict)
-    persisted: Checkpoint | None = None
+    sealed: dict[Rank, tuple[Held, ...]] = field(default_factory=dict)
+    persisted: tuple[Checkpoint, ...] = ()
+    """The oldest first."""
 
-    def seal(self, rank: Rank, node: NodeId, checkpoint: Checkpoint) -> None:
-        """A rank has two slots; the older one is overwritten."""
-        kept = [entry for entry in self.sealed.get(rank, ()) if entry[0] != checkpoint]
-        self.sealed[rank] = (*kept[-1:], (checkpoint, node))
+    def seal(self, rank: Rank, held: Held) -> None:
+        """What the slot held before is gone."""
+        kept = [old for old in self.sealed.get(rank, ()) if (old.node, old.slot) != (held.node, held.slot)]
+        self.sealed[rank] = tuple(sorted((*kept, held)))
 
     def persist(self, checkpoint: Checkpoint) -> None:
-        if self.persisted is None or checkpoint > self.persisted:
-            self.persisted = checkpoint
+        self.persisted = tuple(sorted({*self.persisted, checkpoint}, key=_age))[-REMEMBERED:]
+
+    def discard(self, checkpoint: Checkpoint) -> None:
+        """It could not be loaded, from wherever."""
+        self.persisted = tuple(known for known in self.persisted if known != checkpoint)
+        self._keep(lambda held: held.checkpoint != checkpoint)
 
     def forget_node(self, node: NodeId) -> None:
-        for rank, entries in self.sealed.items():
-            self.sealed[rank] = tuple(entry for entry in entries if entry[1] != node)
+        self._keep(lambda held: held.node != node)
+
+    def _keep(self, good: Callable[[Held], bool]) -> None:
+        self.sealed = {rank: kept for rank, held in self.sealed.items() if (kept := tuple(filter(good, held)))}
+
+    def complete(self) -> set[Checkpoint]:
+        """Those that every rank has sealed, each in some slot."""
+        if len(self.sealed) < self.ranks:
+            return set()
+        return set.intersection(*({held.checkpoint for held in slots} for slots in self.sealed.values()))
 
     def newest(self) -> tuple[Checkpoint, str] | None:
         """The ladder: the newest memory checkpoint complete over all ranks, unless storage has a newer one."""
-        complete: set[Checkpoint] | None = None
-        if len(self.sealed) == self.ranks:
-            for entries in self.sealed.values():
-                present = {checkpoint for checkpoint, _ in entries}
-                complete = present if complete is None else complete & present
-        best = max(complete) if complete else None
-        if best is not None and (self.persisted is None or best >= self.persisted):
+        best, stored = max(self.complete(), key=_age, default=None), max(self.persisted, key=_age, default=None)
+        if best is not None and (stored is None or _age(best) >= _age(stored)):
             return best, "memory"
-        return (self.persisted, "persistent") if self.persisted is not None else None
+        return (stored, "persistent") if stored is not None else None
 
     def freeze(self) -> Hashable:
         return self.persisted, frozenset(self.sealed.items())
 
     @classmethod
     def thaw(cls, ranks: int, frozen: Hashable) -> Self:
-        persisted, sealed = cast("tuple[Checkpoint | None, Iterable[tuple[Rank, Any]]]", frozen)
+        persisted, sealed = cast("tuple[tuple[Checkpoint, ...], Iterable[tuple[Rank, Any]]]", frozen)
         return cls(ranks, dict(sealed), persisted)

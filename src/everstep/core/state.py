@@ -99,6 +99,11 @@ class JobState:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.config.ranks)
+        if self.config.resume:
+            self.source = self.config.resume[0]
+            self.target = self.source.step
+            for checkpoint in self.config.resume:
+                self.checkpoints.persist(checkpoint)
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────
 

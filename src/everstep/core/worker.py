@@ -35,6 +35,7 @@ from everstep.core.effects import (
 )
 from everstep.core.events import (
     Broken,
+    Checkpoint,
     Committed,
     Connected,
     Ended,
@@ -45,6 +46,7 @@ from everstep.core.events import (
     Restored,
     Settled,
     Stopped,
+    Unusable,
 )
 from everstep.errors import InvalidTransition
 from everstep.types import Coordinate, Generation, Rank, Step, WorkerId, WorkerPhase
@@ -193,6 +195,14 @@ class WorkerMachine:
         if self.stopping:
             return self._park()
         return self._report(Restored(self.worker, self.generation, version, size_bytes))
+
+    def unusable(self, checkpoint: Checkpoint, evidence: str) -> list[Out]:
+        """The checkpoint that was to be loaded cannot be, as all ranks have found together."""
+        self._begin(HOLLOW)
+        self.parked = True
+        if self.stopping:
+            return self._park()
+        return self._report(Unusable(self.worker, self.generation, checkpoint, evidence))
 
     # ── the control thread ───────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ Knows the run directory and the wire, and how a run that is over says how it end
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import msgspec
@@ -63,6 +63,30 @@ class FailureRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedRow:
+    """One checkpoint."""
+
+    step: int
+    generation: int
+    attempt: int
+    age_s: float = field(default=0.0, compare=False)
+    """Since it was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """What there is to go back to."""
+
+    every: int
+    why: str
+    sealed: SavedRow | None
+    committed: SavedRow | None
+    skipped: int
+    busy: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A `Status`, decoded. ``raw`` is the JSON as the controller wrote it."""
 
@@ -74,6 +98,7 @@ class Snapshot:
     reason: str = ""
     job: str = ""
     target: int = 0
+    checkpoints: CheckpointRow | None = None
     raw: str = ""
 
     @property

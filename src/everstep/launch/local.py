@@ -102,7 +102,7 @@ class Launcher:
         """How the job ended. No process and no shared memory of it is there any more."""
         handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
         for number in handled:
-            self._loop.add_signal_handler(number, self._on_signal)
+            self._loop.add_signal_handler(number, self._on_signal, number)
         self._begin(self._keep_controller())
         self._begin(self._keep_agents())
         self._begin(self._watch())
@@ -183,8 +183,12 @@ class Launcher:
     # ── people ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _watch(self) -> None:
+        page_shown = False
         async with Client(self._run) as client:
             while True:
+                if not page_shown and (page := self._run.page()) is not None:
+                    page_shown = True
+                    self._screen.say(page.sentence)
                 try:
                     self._screen.status(await client.ask())
                 except OSError:
@@ -194,21 +198,24 @@ class Launcher:
                     return
                 await asyncio.sleep(POLL_S)
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
+        """SIGTERM comes from a scheduler that takes the machine away: a checkpoint is taken first."""
         self._interrupts += 1
         if self._interrupts == 1:
-            self._begin(self._interrupt())
+            self._begin(self._interrupt(save=number == signal.SIGTERM))
         else:
             self._finish(INTERRUPTED)
 
-    async def _interrupt(self) -> None:
-        self._screen.say("stopping the job; once more to kill it")
+    async def _interrupt(self, *, save: bool) -> None:
+        self._screen.say(f"stopping the job{' after a checkpoint' * save}; once more to kill it")
+        # It may use its grace twice: for a new checkpoint, and for what is on its way when it gives that up.
+        limit_s = INTERRUPT_S + (2 * self._run.read_job().checkpoints.grace_s if save else 0.0)
         try:
-            async with asyncio.timeout(INTERRUPT_S), Client(self._run, RETURN_S) as client:
-                await client.tell(Interrupt())
+            async with asyncio.timeout(limit_s), Client(self._run, RETURN_S) as client:
+                await client.tell(Interrupt(save))
                 await asyncio.shield(self._end)
         except TimeoutError:
-            self._kill(f"it does not end within {INTERRUPT_S:g} s")
+            self._kill(f"it does not end within {limit_s:g} s")
         except (OSError, EverstepError) as error:
             self._kill(str(error))
 

@@ -37,6 +37,8 @@ class Recorded:
     result: Result | None
     recoveries: list[Recovery]
     checkpoints: list[CheckpointRecord]
+    journal: list[Record]
+    """Empty if there is none that can be read."""
     run_s: float | None
     """From the first event until the end, or now; None without a journal."""
     ranks: int | None
@@ -69,7 +71,7 @@ def _read(run: RunDir, now_s: float) -> Recorded:
         run_s = max(0.0, (now_s if state is State.RUNNING else last_s) - journal[0].time_s)
         config = journal[0].entry
         ranks = config.ranks if isinstance(config, JobConfig) else None
-    return Recorded(run.path, state, result, recoveries, checkpoints, run_s, ranks, tuple(notes))
+    return Recorded(run.path, state, result, recoveries, checkpoints, journal, run_s, ranks, tuple(notes))
 
 
 def _missing(run: RunDir) -> list[str]:

@@ -172,13 +172,13 @@ def _rates(recoveries: Sequence[Recovery], run_s: float, ranks: int | None) -> d
     prior_s = PRIOR_SITE_MTBF_S if ranks is None else prior_mtbf_s(ranks)
     estimate = Estimate(prior_s).seen(run_s, failures, by_replicas)
     few = "; too few to say much" if failures < MANY else ""
-    prior = f"a prior of {prior_s / 3600:.3g} h" + (f" for {ranks} ranks" if ranks else "")
+    prior = f"prior {prior_s / 3600:.3g} h" + (f" for a job of {ranks}" if ranks else "")
     return {
         "run_s": Value(run_s, "the length of this run"),
-        "mtbf_s": Value(estimate.mtbf_s, f"{failures} failures in this run, and {prior}{few}"),
+        "mtbf_s": Value(estimate.mtbf_s, f"failures in this run: {failures}; {prior}{few}"),
         "healed_share": Value(
             estimate.healed_share,
-            f"{by_replicas} of {failures} failures healed by replicas, and a prior of {estimate.prior_healed:g}{few}",
+            f"healed by replicas: {by_replicas} of {failures}; prior {estimate.prior_healed:g}{few}",
         ),
     }
 
@@ -201,4 +201,4 @@ def _mean(samples: Sequence[float], what: str) -> Value | None:
 
 
 def _of(samples: Sequence[float], how: str, what: str) -> str:
-    return f"{how} of {len(samples)} {what}" + ("; too few to say much" if len(samples) < MANY else "")
+    return f"{what}: {how} of {len(samples)}" + ("; too few to say much" if len(samples) < MANY else "")

@@ -164,6 +164,12 @@ def shown(recovery: Recovery | None) -> object:
     return None if recovery is None else msgspec.to_builtins(recovery)
 
 
+def abridged(text: str) -> str:
+    """Of several lines how they begin and end: of a traceback what was raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" )")]
+    return " … ".join(lines if len(lines) < 2 else (lines[0], lines[-1]))
+
+
 def scan_recoveries(path: Path) -> Lines[Recovery]:
     """What can be read of the records of a run, whatever state its file is in."""
     return read_lines(path, _DECODER.decode)

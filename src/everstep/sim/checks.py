@@ -229,6 +229,7 @@ def ended(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Ef
         return
     live = [worker for worker, process in _living(edit)]
     _require(bool(_lost_shards(rules, edit, live)), f"the job fails although it could be healed: {end.reason}")
+    _require(not edit.stored, f"the job fails although a good checkpoint is on storage: {end.reason}")
 
 
 def _has_room(rules: Rules, edit: Edit) -> bool:

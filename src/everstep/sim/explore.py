@@ -200,6 +200,8 @@ def explore(scope: Scope, *, max_states: int = 0, progress: Progress | None = No
 @click.option("--nodes", default=1, show_default=True, help="Nodes; with one, no node is lost.")
 @click.option("--mesh", metavar="RxS", help="Replicas x shards, for example 2x2. Default: all ranks are replicas.")
 @click.option("--checkpoint", is_flag=True, help="A persistent checkpoint of step 0 exists from the start.")
+@click.option("--resume", is_flag=True, help="With --checkpoint: the job goes on from it.")
+@click.option("--seal", is_flag=True, help="Each rank seals a memory checkpoint of every version.")
 @click.option(
     "--kind",
     "kinds",
@@ -217,6 +219,8 @@ def main(
     nodes: int,
     mesh: str | None,
     checkpoint: bool,
+    resume: bool,
+    seal: bool,
     kinds: tuple[str, ...],
     max_states: int,
     as_json: bool,
@@ -230,6 +234,8 @@ def main(
             nodes,
             Mesh.parse(mesh, ranks) if mesh else None,
             checkpoint,
+            resume,
+            seal,
             tuple(map(Kind, kinds)) or tuple(Kind),
         )
     except EverstepError as error:

@@ -37,6 +37,7 @@ from everstep.core.events import (
     NodeLost,
     Persisted,
     Restarted,
+    Sealed,
     Stalled,
     Stopped,
     Verdict,
@@ -46,11 +47,12 @@ from everstep.core.worker import Do, Move, Out, WorkerMachine
 from everstep.errors import ModelViolation
 from everstep.sim import checks
 from everstep.sim.cores import Cores, CoreView, Names, WorkerCores
-from everstep.sim.world import Group, Kind, Link, Process, Scope, Seat, Task, World
-from everstep.types import Generation, NodeId, Step, WorkerId, WorkerPhase
+from everstep.sim.world import STORED, Group, Kind, Link, Process, Saved, Scope, Seat, Task, World
+from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, ENDED = WorkerPhase
 OVER = (JobPhase.DONE, JobPhase.FAILED)
+BEFORE_LOADING = (JobPhase.STARTING, JobPhase.SETTLING, JobPhase.RESETTING)
 GRACED = (JobPhase.RUNNING, JobPhase.RESUMING, JobPhase.RESETTING, JobPhase.RESTORING)
 
 Label = tuple[Any, ...]
@@ -77,6 +79,8 @@ class Edit:
         self.links = list(world.links)
         self.processes = list(world.processes)
         self.notices = world.notices
+        self.saved = world.saved
+        self.stored = world.stored
         self._groups: dict[int, list[Seat | None]] | None = None
 
     @property
@@ -111,7 +115,7 @@ class Rules:
         self.cores = Cores(scope.job, scope.machine)
         self.workers = WorkerCores(scope.worker)
         self.names = Names()
-        self._parts = (Names(), Names(), Names(), Names())
+        self._parts = (Names(), Names(), Names(), Names(), Names())
         self._processes = Names()
         self.kinds = frozenset(scope.kinds)
 
@@ -120,12 +124,13 @@ class Rules:
     def first(self) -> World:
         core, effects = self.cores.start()
         up = (Link.UP,) * self.scope.nodes
-        edit = Edit(World(core, None, self.scope.failures, up, (), frozenset(), ()))
+        world = World(core, None, self.scope.failures, up, (), frozenset(), (), stored=self.scope.checkpoint)
+        edit = Edit(world)
         self._carry_out(edit, effects)
         for node in range(self.scope.nodes):
             self._feed(edit, self._hello(edit, node))
         if self.scope.checkpoint:
-            self._feed(edit, Persisted(Checkpoint(Step(0), Generation(1))))
+            self._feed(edit, Persisted(STORED))
         return self._done(edit)
 
     def _hello(self, edit: Edit, node: int) -> NodeJoined:
@@ -259,6 +264,9 @@ class Rules:
         if process.task is Task.DROP:
             yield Choice(("dropped", worker), 0, self._dropped, (worker,))
             return
+        if process.task is Task.SEAL:
+            yield Choice(("seal", worker), 0, self._seal, (worker,))
+            return
         if process.task is Task.CONNECT:
             seats = _seats(world, state.generation)
             if all(seat is not None for seat in seats):
@@ -267,10 +275,16 @@ class Rules:
         else:
             order: Restore = self.names.messages[process.filling]
             donor = None if order.donor is None else world.processes[order.donor]
-            loading = order.checkpoint is not None
-            if loading or (donor is not None and donor.alive and donor.serving == order.generation):
-                yield Choice(("filled", worker), 0, self._filled, (worker, order))
-            hopeless = not loading and (donor is None or not donor.alive)
+            if order.checkpoint is not None:
+                hopeless = self._is_cut(world, state.generation, _seats(world, state.generation))
+                if self._is_whole(world, order.checkpoint):
+                    yield Choice(("filled", worker), 0, self._filled, (worker, order))
+                elif not hopeless:
+                    yield Choice(("unusable", worker), 0, self._unusable, (worker, order.checkpoint))
+            else:
+                if donor is not None and donor.alive and donor.serving == order.generation:
+                    yield Choice(("filled", worker), 0, self._filled, (worker, order))
+                hopeless = donor is None or not donor.alive
         if state.stopping or hopeless:
             yield self._call(worker, "broken", WorkerMachine.broken)
 
@@ -293,6 +307,40 @@ class Rules:
             edit.put(worker, content=process.content + 1, gradients=-1)
         if after.phase is IDLE:
             checks.memory(self, edit, worker)
+        if move is Move.UPDATE and self.scope.seal and not after.parked:
+            self._begin_seal(edit, worker, after)
+
+    def _is_whole(self, world: World, checkpoint: Checkpoint) -> bool:
+        """Every share of it can be read somewhere."""
+        if checkpoint == STORED and world.stored:
+            return True
+        there = {
+            saved.rank
+            for saved in world.saved
+            if saved.checkpoint == checkpoint and world.links[saved.node] in (Link.UP, Link.AWAY)
+        }
+        return len(there) == self.scope.ranks
+
+    def _begin_seal(self, edit: Edit, worker: int, state: WorkerMachine) -> None:
+        """What the slot held is gone from here on."""
+        seal = self._sealed(edit, worker, state)
+        edit.saved = frozenset(old for old in edit.saved if old[:3] != seal[:3])
+        edit.put(worker, task=Task.SEAL)
+
+    def _seal(self, edit: Edit, worker: int) -> None:
+        process = edit.put(worker, task=Task.NONE)
+        saved = self._sealed(edit, worker, self.workers.states[process.core])
+        edit.saved |= {saved}
+        if edit.links[process.node] is not Link.AWAY:
+            edit.put(worker, up=(*process.up, self.names.number(_told(saved))))
+
+    def _sealed(self, edit: Edit, worker: int, state: WorkerMachine) -> Saved:
+        assert state.rank is not None
+        checkpoint = Checkpoint(state.version, state.generation)
+        return Saved(state.rank, edit.get(worker).node, state.version % 2, checkpoint)
+
+    def _unusable(self, edit: Edit, worker: int, checkpoint: Checkpoint) -> None:
+        self._run(edit, worker, ("unusable", checkpoint), lambda machine: machine.unusable(checkpoint, "damaged"))
 
     def _enter(self, edit: Edit, state: WorkerMachine, move: Move) -> None:
         seats = edit.groups[state.generation]
@@ -421,6 +469,9 @@ class Rules:
             if process is not None and process.node == node and process.alive:
                 answer = self.workers.states[process.core].answer
                 edit.put(worker, up=() if answer is None else (self.names.number(answer),))
+        for saved in sorted(edit.saved):
+            if saved.node == node:
+                self._feed(edit, _told(saved))
 
     def _die(self, edit: Edit, worker: int, code: int = -9) -> None:
         process = edit.put(worker, alive=False, down=(), killing=False)
@@ -522,9 +573,23 @@ class Rules:
                     yield Choice(("PARTITION", node), 1, self._partition, (node,))
         if Kind.RESTART in self.kinds:
             yield Choice(("RESTART",), 1, self._restart)
+        view = self.cores.views[world.core]
+        if Kind.DAMAGE in self.kinds and view.rollback and view.phase in BEFORE_LOADING:
+            if world.stored:
+                yield Choice(("DAMAGE", "storage"), 1, self._damage, (None,))
+            for saved in world.saved:
+                yield Choice(("DAMAGE", saved.rank, saved.slot), 1, self._damage, (saved,))
+
+    def _damage(self, edit: Edit, saved: Saved | None) -> None:
+        """Nobody knows before it is loaded."""
+        if saved is None:
+            edit.stored = False
+        else:
+            edit.saved -= {saved}
 
     def _node_dies(self, edit: Edit, node: int) -> None:
         edit.links[node] = Link.DEAD
+        edit.saved = frozenset(saved for saved in edit.saved if saved.node != node)
         for worker, process in enumerate(edit.processes):
             if process is not None and process.node == node:
                 edit.put(worker, alive=False, suspect=True, down=(), up=(), killing=False)
@@ -559,7 +624,7 @@ class Rules:
     def _done(self, edit: Edit) -> World:
         """Forget what nothing can see any more, so that worlds that behave alike are equal."""
         if self.cores.views[edit.core].phase in OVER:
-            return World(edit.core, None, edit.budget, (), (), frozenset(), ())
+            return World(edit.core, None, edit.budget, (), (), frozenset(), (), stored=edit.stored)
         view = self.cores.views[edit.core]
         if edit.timer is not None:
             generation, phase = edit.timer
@@ -586,12 +651,14 @@ class Rules:
             tuple(edit.processes),
             edit.notices,
             edit.frozen_groups(live),
+            edit.saved,
+            edit.stored,
         )
 
     # ── worlds as small tuples of numbers, and steps as text ─────────────────────────────────────────────
 
     def pack(self, world: World) -> Packed:
-        timers, links, notices, groups = self._parts
+        timers, links, notices, groups, saved = self._parts
         number = self._processes.number
         return (
             world.core,
@@ -600,12 +667,13 @@ class Rules:
             links.number(world.links),
             notices.number(world.notices),
             groups.number(world.groups),
+            saved.number((world.saved, world.stored)),
             *[number(process) for process in world.processes],
         )
 
     def unpack(self, packed: Packed) -> World:
-        core, budget, timer, link, notice, group, *rest = packed
-        timers, links, notices, groups = self._parts
+        core, budget, timer, link, notice, group, save, *rest = packed
+        timers, links, notices, groups, saved = self._parts
         messages = self._processes.messages
         return World(
             core,
@@ -615,6 +683,7 @@ class Rules:
             tuple([messages[number] for number in rest]),
             notices.messages[notice],
             groups.messages[group],
+            *saved.messages[save],
         )
 
     def describe(self, label: Label) -> str:
@@ -634,6 +703,10 @@ def _node(index: int) -> NodeId:
 
 def _index(node: NodeId) -> int:
     return int(node[1:])
+
+
+def _told(saved: Saved) -> Sealed:
+    return Sealed(Rank(saved.rank), _node(saved.node), saved.checkpoint, saved.slot)
 
 
 def _seats(world: World, generation: int) -> tuple[Seat | None, ...]:

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from everstep.core.config import JobConfig
-from everstep.core.events import JobPhase
+from everstep.core.events import Checkpoint, JobPhase
 from everstep.core.machine import Machine
 from everstep.core.worker import WorkerMachine
 from everstep.errors import ConfigError
-from everstep.types import Mesh
+from everstep.types import Generation, Mesh, Step
+
+STORED = Checkpoint(Step(0), Generation(0))
+"""What is on storage from the start, if anything is."""
 
 
 class Kind(enum.Enum):
@@ -37,6 +40,7 @@ class Kind(enum.Enum):
     NODE = "node"  # a node dies with all its processes
     PARTITION = "partition"  # a node is out of reach and its processes go on
     RESTART = "restart"  # the controller is killed and comes back
+    DAMAGE = "damage"  # a checkpoint that is to be loaded has a hole
     ECHO = "echo"  # a command comes again, perhaps after a Stop that made it old
 
 
@@ -52,6 +56,10 @@ class Scope:
     mesh: Mesh | None = None
     checkpoint: bool = False
     """A persistent checkpoint of step 0 is there from the start."""
+    resume: bool = False
+    """The job goes on from it."""
+    seal: bool = False
+    """Each rank seals a memory checkpoint of every version, in one of two slots of its node."""
     kinds: tuple[Kind, ...] = tuple(Kind)
     reduce: bool = True
     """Take steps that commute with all others, and that nobody can see, first."""
@@ -62,6 +70,8 @@ class Scope:
         for name, least in (("failures", 0), ("steps", 1), ("nodes", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+        if self.resume and not self.checkpoint:
+            raise ConfigError("resume needs a checkpoint to begin with")
         _ = self.job  # its own rules come before those that compare
         if self.nodes > self.ranks:
             raise ConfigError(f"nodes is {self.nodes}: there are only {self.ranks} ranks to put on them")
@@ -81,7 +91,9 @@ class Scope:
     def job(self) -> JobConfig:
         """Limits that the allowed failures cannot reach: a job that fails has lost state."""
         many = 10 * (self.failures + 1)
-        return JobConfig(self.ranks, self.standbys, self.nodes, max_failures=many, max_failures_per_step=many)
+        resume = (STORED,) if self.resume else ()
+        limits = {"max_failures": many, "max_failures_per_step": many}
+        return JobConfig(self.ranks, self.standbys, self.nodes, resume=resume, **limits)
 
 
 class Link(enum.IntEnum):
@@ -100,6 +112,7 @@ class Task(enum.IntEnum):
     DROP = 1
     CONNECT = 2
     FILL = 3
+    SEAL = 4
 
 
 class Process(NamedTuple):
@@ -141,6 +154,15 @@ class Group(NamedTuple):
     seats: tuple[Seat | None, ...]
 
 
+class Saved(NamedTuple):
+    """The share of one rank that really is in a slot of a node."""
+
+    rank: int
+    node: int
+    slot: int
+    checkpoint: Checkpoint
+
+
 class World(NamedTuple):
     core: int
     timer: tuple[int, JobPhase] | None
@@ -150,3 +172,6 @@ class World(NamedTuple):
     notices: frozenset[int]
     """What agents have seen and not yet told, as message numbers."""
     groups: tuple[Group, ...]
+    saved: frozenset[Saved] = frozenset()
+    stored: bool = False
+    """`STORED` is there, and whole."""

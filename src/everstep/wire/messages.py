@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from everstep.core.effects import Command
-from everstep.core.events import Cause, Exited, FenceFailed, FromWorker, Verdict
+from everstep.core.events import Cause, Checkpoint, Exited, FenceFailed, FromWorker, Sealed, Verdict
 from everstep.core.watch import Sighting
-from everstep.types import Generation, NodeId, Rank, WorkerId
+from everstep.types import Generation, NodeId, Rank, Step, WorkerId
 
 # ── worker to agent ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,6 +77,36 @@ class Keep:
     memories: dict[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class NeedSlots:
+    """At protect(), and again if the state has grown: two slots of this size for this worker's rank."""
+
+    worker: WorkerId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSlot:
+    """k0 is done: this slot holds the whole share of this worker's rank."""
+
+    worker: WorkerId
+    checkpoint: Checkpoint
+    slot: int
+    bytes: int
+    k0_s: float
+    began_s: float
+    """Wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedSlot:
+    """A checkpoint was due at this step, and not taken: both slots are busy, or it did not fit."""
+
+    worker: WorkerId
+    step: Step
+    reason: str
+
+
 # ── agent to worker ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -110,6 +140,31 @@ class Memories:
 
 
 @dataclass(frozen=True, slots=True)
+class Slots:
+    """The answer to `NeedSlots`: files in the shared memory of the agent. None: the job takes no checkpoints."""
+
+    paths: tuple[str, ...]
+    checkpoint_dir: str = ""
+    attempt: int = 0
+    """Part of the name of each checkpoint that this job takes."""
+    error: str = ""
+    """Why there are none although the job wants checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When to take checkpoints: at version ``base + n * every``, and ``soon``: behind the next barrier.
+
+    The ranks agree in the barrier: if one wants a checkpoint of the version behind it, all take it.
+    """
+
+    every: int
+    """0: only at the end of the loop, and when it is asked for."""
+    base: Step
+    soon: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Inject:
     """A fault to inject, as written: ``kill rank=2 step=7 phase=optimizer``."""
 
@@ -135,7 +190,7 @@ class AgentHello:
 class Notice:
     """What an agent has seen of a worker."""
 
-    event: Exited | Verdict | FenceFailed
+    event: Exited | Verdict | FenceFailed | Sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +206,44 @@ class Beat:
     """Heartbeat of the node: once a second, and at once when a worker's board has changed (≥ 20 Hz)."""
 
     sightings: tuple[Sighting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A rank has left out a checkpoint that was due."""
+
+    rank: Rank
+    step: Step
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The agent was told to end. It stays for its grace, so that a checkpoint can be taken while its workers live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """k1 of one rank: its file is durable, or ``error`` says why not."""
+
+    rank: Rank
+    checkpoint: Checkpoint
+    file: str = ""
+    """Name in the directory of the checkpoint."""
+    size_bytes: int = 0
+    digest: str = ""
+    """xxh3 of the header of the file, which has the digests of its tensors."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the workers of this agent have taken in each phase, all sums since the agent began."""
+
+    pid: int
+    """Of the agent: another one begins to count anew."""
+    counts: dict[str, tuple[tuple[int, ...], float]]
+    """As `observe.phases.Counts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +279,14 @@ class Welcome:
     master_addr: str = "127.0.0.1"
     """With ``master_port``: what libraries find in the environment. Nothing of ours listens there."""
     master_port: int = 29500
+    checkpoint_dir: str = ""
+    """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
+    slots: bool = False
+    """The job takes checkpoints."""
+    attempt: int = 0
+    """Part of the name of each checkpoint that this job takes."""
+    grace_s: float = 0.0
+    """For the last checkpoint to reach storage when a node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +320,17 @@ class Tell:
     """Something for these workers that is no command of the protocol."""
 
     to: tuple[WorkerId, ...]
-    message: Meet | Memories
+    message: Meet | Memories | Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """This checkpoint is complete in memory: hold its slots, let go of older ones that are not being written, and
+    write those of this node to storage."""
+
+    checkpoint: Checkpoint
+    ranks: tuple[Rank, ...] = ()
+    """Whose shares this node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +364,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the job, as Ctrl-C does."""
+    """End the job, as Ctrl-C does; or as SIGTERM does, which means that the machine will be taken away."""
+
+    save: bool = False
+    """Take a checkpoint first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +384,25 @@ class Done:
     error: str = ""
 
 
-FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep
-ToWorkerSide = Order | AskStack | Inject | Meet | Memories
+FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep | NeedSlots | SealedSlot | SkippedSlot
+ToWorkerSide = Order | AskStack | Inject | Meet | Memories | Slots | Schedule
 ToController = (
-    AgentHello | Report | Notice | Sick | Beat | AskTime | Stack | Raised | Publish | Keep | Ask | Inject | Interrupt
+    AgentHello
+    | Report
+    | Notice
+    | Sick
+    | Beat
+    | Durations
+    | AskTime
+    | Stack
+    | Raised
+    | Publish
+    | Keep
+    | Skipped
+    | Receipt
+    | Leaving
+    | Ask
+    | Inject
+    | Interrupt
 )
-FromController = Welcome | Start | Fence | Deliver | Tell | AskStacks | Time | Inject | Bye | Status | Done
+FromController = Welcome | Start | Fence | Deliver | Tell | Persist | AskStacks | Time | Inject | Bye | Status | Done

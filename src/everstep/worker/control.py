@@ -13,15 +13,17 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.agent.board import BoardWriter
 from everstep.chaos.inject import Injector
 from everstep.chaos.spec import parse
 from everstep.core.effects import Assign, Command, Donate, Reset, Restore
-from everstep.core.events import Cause
+from everstep.core.events import Cause, Checkpoint
 from everstep.core.worker import Do, Move, Out, WorkerMachine
-from everstep.errors import ConfigError, EverstepError
+from everstep.errors import CheckpointError, ConfigError, EverstepError, ResourceError
 from everstep.types import Coordinate, Generation, Step, WorkerPhase
 from everstep.wire.blocking import BlockingChannel
 from everstep.wire.codec import Codec
@@ -32,10 +34,15 @@ from everstep.wire.messages import (
     Keep,
     Meet,
     Memories,
+    NeedSlots,
     Order,
     Publish,
     Raised,
     Report,
+    Schedule,
+    SealedSlot,
+    SkippedSlot,
+    Slots,
     Stack,
     ToWorkerSide,
     WorkerHello,
@@ -47,8 +54,13 @@ from everstep.worker.trace import stacks
 from everstep.worker.track import Track
 
 if TYPE_CHECKING:
+    from everstep.worker.checkpoint.keeper import Keeper
     from everstep.worker.groups.world import World
     from everstep.worker.protection import Protection
+
+SLOTS_S = 60.0
+FILL_BYTES_PER_S = 200e6
+"""What an agent needs at most to give slots: a moment, and the time to fill them with zeros."""
 
 BEAT_S = 0.05
 """Pause between two heartbeats at most; a message ends it early."""
@@ -75,8 +87,11 @@ class Control:
         self.protection: Protection | None = None
         self.memories: dict[str, bytes] = {}
         """What those that founded the job have kept for a newcomer."""
-        self._agreed = Generation(0)
-        """The newest generation whose first words were exchanged."""
+        self.keeper: Keeper | None = None
+        self.slots: Slots | None = None
+        self.schedule: Schedule | None = None
+        self._agreed: Generation | None = Generation(0)
+        """The newest generation whose first words were exchanged, unless a checkpoint was loaded in it."""
         self._in_flight: int | None = None
         self._waits = False
         self._channel = BlockingChannel.connect(seat.socket, Terms(_SENDS, _RECEIVES, seat.token))
@@ -128,6 +143,34 @@ class Control:
         """For newcomers."""
         self._channel.send(Keep(self._seat.worker, self.generation, memories))
 
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────
+
+    def need_slots(self, size_bytes: int) -> None:
+        """Two of at least this size; those that were given before are void."""
+        self.slots = None
+        self._channel.send(NeedSlots(self._seat.worker, size_bytes))
+
+    def wait_for_slots(self, size_bytes: int) -> Slots:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.slots is not None, SLOTS_S + 2 * size_bytes / FILL_BYTES_PER_S):
+                raise ResourceError(f"the agent has not given two slots of {size_bytes} bytes for checkpoints in time")
+            assert self.slots is not None
+            return self.slots
+
+    def taken(self) -> None:
+        """A checkpoint is taken now, so nobody has to wait for the next one that is due."""
+        if self.schedule is not None and self.schedule.soon:
+            self.schedule = replace(self.schedule, soon=False)
+
+    def sealed(self, checkpoint: Checkpoint, slot: int, size_bytes: int, k0_s: float, began_s: float) -> None:
+        self._channel.send(SealedSlot(self._seat.worker, checkpoint, slot, size_bytes, k0_s, began_s))
+
+    def skipped(self, version: Step, reason: str) -> None:
+        """A checkpoint was due and is left out."""
+        self._channel.send(SkippedSlot(self._seat.worker, version, reason))
+
+    # ── what is ordered ──────────────────────────────────────────────────────────────────────────────────
+
     def follow(self) -> Do:
         """Do what is ordered until the main thread may go on: from where it stands, or by leaving the step."""
         while True:
@@ -169,6 +212,11 @@ class Control:
     def must_park(self) -> bool:
         return self._machine.must_park
 
+    @property
+    def memory(self) -> Path:
+        """Where the agent keeps what its workers share: boards, and memory checkpoints."""
+        return self._seat.board.parent
+
     def raised(self, text: str, place: str, cause: Cause) -> None:
         """The script has failed with this traceback; the process is about to exit."""
         self._channel.send(Raised(self._seat.worker, text, place, cause))
@@ -196,8 +244,10 @@ class Control:
 
     def _fill(self, restore: Restore) -> None:
         assert self.protection is not None
-        if restore.donor is None:
-            raise ConfigError("a checkpoint was to be loaded, which this version cannot do")
+        if restore.checkpoint is not None:
+            self._load(restore.checkpoint)
+            return
+        assert restore.donor is not None
         self._track.recovering(RecoveryPhase.RESTORE, restore.target)
         try:
             received = self.protection.fill(self._machine.table.index(restore.donor), restore.target)
@@ -208,6 +258,25 @@ class Control:
         self._track.recovered(WorkerPhase.IDLE, restore.target)
         with self._changed:
             self._carry_out(self._machine.filled(restore.target, received))
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        """Together with all ranks: either all have it, or all report that it cannot be used."""
+        assert self.keeper is not None
+        self._track.recovering(RecoveryPhase.RESTORE, checkpoint.step)
+        try:
+            size_bytes = self.keeper.load(checkpoint)
+        except RuntimeError as error:
+            self.broken(str(error))
+            return
+        except CheckpointError as error:
+            with self._changed:
+                self._carry_out(self._machine.unusable(checkpoint, str(error)))
+            return
+        self._agreed = None
+        self._track.version = checkpoint.step
+        self._track.recovered(WorkerPhase.IDLE, checkpoint.step)
+        with self._changed:
+            self._carry_out(self._machine.filled(checkpoint.step, size_bytes))
 
     def _serve_newcomers(self, donate: Donate) -> None:
         """Whatever goes wrong here, the newcomer or the controller finds it too; this worker stays parked."""
@@ -223,6 +292,8 @@ class Control:
         assert self.protection is not None
         with suppress(RuntimeError):
             self.protection.agree(self.version)
+            if self.keeper is not None:
+                self.keeper.save_last(self.version)  # the newcomers do so, and a checkpoint has one generation
 
     def _agree(self) -> bool:
         """Before the first step in new groups. False: one more failure came, so there is more to follow."""
@@ -298,6 +369,12 @@ class Control:
                 self.world.rendezvous.arrive(message.generation, message.key, message.rows)
         elif isinstance(message, Memories):
             self.memories = message.memories
+        elif isinstance(message, Slots):
+            with self._changed:
+                self.slots = message
+                self._changed.notify_all()
+        elif isinstance(message, Schedule):
+            self.schedule = message
         else:
             self._arm(message)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from everstep.core.events import Cause
-from everstep.errors import ConfigError, LostError, RuleError
+from everstep.errors import ConfigError, LostError, ResourceError, RuleError
 from everstep.worker.trace import place
 
 MAX_CHARS = 100_000
@@ -38,7 +38,7 @@ def report_uncaught(report: Callable[[str, str, Cause], None]) -> None:
 
 def _cause(error: BaseException) -> Cause:
     """Whether it is worth another try."""
-    if isinstance(error, RuleError | ConfigError):
+    if isinstance(error, RuleError | ConfigError | ResourceError):
         return Cause.RULE
     return Cause.LOST if isinstance(error, LostError) else Cause.EXCEPTION
 

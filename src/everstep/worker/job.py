@@ -15,12 +15,12 @@ from everstep.agent.board import BoardWriter
 from everstep.agent.ring import RingWriter
 from everstep.core.effects import Assign
 from everstep.errors import ConfigError
+from everstep.fork import die_with
 from everstep.types import Generation, Rank, WorkerPhase
 from everstep.types import Step as StepIndex
 from everstep.worker.control import Control
 from everstep.worker.environment import Place, Seat, assigned, unprotected
 from everstep.worker.failure import report_uncaught
-from everstep.worker.fork import die_with
 from everstep.worker.step import Loop, PlainLoop, Step, steps
 from everstep.worker.track import NoBoard, Track
 

@@ -25,6 +25,7 @@ from everstep.worker.phases import RecoveryPhase
 from everstep.worker.protection import Protection
 
 if TYPE_CHECKING:
+    from everstep.worker.checkpoint.keeper import Keeper
     from everstep.worker.control import Control
     from everstep.worker.track import Track
 
@@ -42,8 +43,16 @@ class Stage(enum.Enum):
 class ProtectedLoop:
     """One for a job, from protect() on. It is also the gate of the collectives."""
 
-    def __init__(self, control: Control, track: Track, protection: Protection, epoch_of: Callable[[Step], int]) -> None:
+    def __init__(
+        self,
+        control: Control,
+        track: Track,
+        protection: Protection,
+        keeper: Keeper,
+        epoch_of: Callable[[Step], int],
+    ) -> None:
         self._control = control
+        self._keeper = keeper
         self._epoch_of = epoch_of
         self._track = track
         self._protection = protection
@@ -52,6 +61,10 @@ class ProtectedLoop:
         """The step is dropped by order and its block has still to be left."""
         self._void = False
         """All were rolled back to another step before the block began, so it counts for nothing."""
+        self._token = torch.zeros(1)
+        """What is reduced in the barrier. Above zero: somebody wants a checkpoint of the version behind it."""
+        self._due = False
+        """All that have passed the barrier of this step save the version behind it."""
         self._shown = WorkerPhase.IDLE
         self._attempts = (Step(-1), 0)
         self._hooks: list[Any] = []
@@ -99,8 +112,11 @@ class ProtectedLoop:
         self._stage = Stage.BETWEEN
         parked = not control.move(Move.UPDATE)
         self._show(WorkerPhase.IDLE, control.version)
+        due, self._due = self._due, False
         if parked:
             control.follow()
+        elif due:
+            self._keeper.save(control.version)
 
     def unwind(self, error: BaseException) -> bool:
         """The block is left by an error: if a recovery is why, take part in it and say True."""
@@ -125,10 +141,17 @@ class ProtectedLoop:
         self._control.follow()
         return True
 
-    def leave(self) -> None:
-        """Wait until everybody has left the loop; until then this rank is a holder and a donor."""
-        control = self._control
+    def leave(self) -> bool:
+        """Wait until everybody has left the loop; until then this rank is a holder and a donor.
+
+        False: all have gone back to a checkpoint, and there are steps to be done again.
+        """
+        control, version = self._control, self._control.version
         while control.phase is not WorkerPhase.ENDED:
+            if control.version < version:
+                return False
+            if not control.must_park:
+                self._keeper.save_last(version)
             control.move(Move.LEAVE)
             self._show(control.phase, control.version)
             with self._track.waiting():
@@ -137,6 +160,7 @@ class ProtectedLoop:
         self._undo_guard()
         for hook in self._hooks:
             hook.remove()
+        return True
 
     # ── the barrier ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,21 +180,25 @@ class ProtectedLoop:
         self._show(WorkerPhase.READY, version)
         work = None
         try:
-            work = self._issue_barrier()
+            work = self._issue_barrier(self._keeper.wants(Step(version + 1)))
             self._track.reach_inside(WorkerPhase.READY, version)
             work.wait()
         except RuntimeError as error:
+            self._token = torch.zeros(1)  # nobody knows who may still write into the old one
             control.broken(str(error))
             self._follow_in_place()
         else:
-            if not control.move(Move.PASS):
+            if control.move(Move.PASS):
+                self._due = self._token.item() > 0
+            else:
                 self._follow_in_place()
         self._stage = Stage.UPDATING
         self._show(WorkerPhase.COMMITTED, version)
 
-    def _issue_barrier(self) -> Any:
+    def _issue_barrier(self, wants_checkpoint: bool) -> Any:
         """A reduction of one number: cheaper in Gloo than its barrier, and as true."""
-        return self._protection.world.default.allreduce([_TOKEN])
+        self._token.fill_(wants_checkpoint)
+        return self._protection.world.default.allreduce([self._token])
 
     def _follow_in_place(self) -> None:
         """Parked in the barrier: finish the update here, in the script's own line, or drop the step."""
@@ -282,9 +310,6 @@ class ProtectedLoop:
 
     def _on_gradient(self, _: torch.Tensor) -> None:
         self.backward()
-
-
-_TOKEN = torch.zeros(1)
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:

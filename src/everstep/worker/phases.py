@@ -18,7 +18,13 @@ class RecoveryPhase(enum.Enum):
     RESUME = "resume"  # state is complete, the first words in the new groups
 
 
-Phase = WorkerPhase | RecoveryPhase
+class SavePhase(enum.Enum):
+    """What a worker does between two steps. The agent sees that it has declared a long phase."""
+
+    CHECKPOINT = "checkpoint"  # it copies its state to memory (k0)
+
+
+Phase = WorkerPhase | RecoveryPhase | SavePhase
 
 PHASES: dict[str, Phase] = {
     "idle": WorkerPhase.IDLE,
@@ -26,7 +32,7 @@ PHASES: dict[str, Phase] = {
     "backward": WorkerPhase.BACKWARD,
     "barrier": WorkerPhase.READY,
     "optimizer": WorkerPhase.COMMITTED,
-    **{phase.value: phase for phase in RecoveryPhase},
+    **{phase.value: phase for phase in (*RecoveryPhase, *SavePhase)},
 }
 
 IN_STEP = {name: phase for name, phase in PHASES.items() if isinstance(phase, WorkerPhase) and name != "idle"}

@@ -63,7 +63,7 @@ class Private:
         after, before = self._after[group.rank()], self._before[group.rank()]
         if not self.parts or after == group.rank():
             return
-        image = self._given = self._image()
+        image = self._given = self.image()
         sizes = torch.tensor([len(image)])
         theirs = torch.zeros(1, dtype=torch.int64)
         works = [group.send([sizes], after, 0), group.recv([theirs], before, 0)]
@@ -79,7 +79,7 @@ class Private:
 
     def check(self) -> None:
         """Behind an update: the copy that was given before it has to be true still."""
-        if not self._given or self._image() == self._given:
+        if not self._given or self.image() == self._given:
             return
         names = ", ".join(part.name for part in self.parts)
         raise RuleError(
@@ -94,16 +94,17 @@ class Private:
             keeper = self._after[lost]
             if keeper in missing:
                 if rank == lost:
-                    self._take(b"", version)
+                    self.take(b"", version)
                 continue
             if rank == keeper:
                 send_bytes(group, lost, self._held.get(version, b""))
             elif rank == lost:
-                self._take(receive_bytes(group, keeper), version)
+                self.take(receive_bytes(group, keeper), version)
         if missing:
             self.exchange(group, version)  # what it does not come to replace is still true
 
-    def _image(self) -> bytes:
+    def image(self) -> bytes:
+        """All of it, as `take` takes it."""
         flat = Flat(Meshes())
         values = encode([part.pack(flat) for part in self.parts])
         tensors = [
@@ -112,7 +113,14 @@ class Private:
         ]
         return msgspec.msgpack.encode(_Image(values, tensors))
 
-    def _take(self, data: bytes, version: Step) -> None:
+    def start_anew(self, group: dist.ProcessGroup, version: Step) -> None:
+        """All ranks have what they had at this version: the copies of anything else are void."""
+        self._held.clear()
+        self.missing = False
+        self.exchange(group, version)
+
+    def take(self, data: bytes, version: Step) -> None:
+        """Be as in this image."""
         if not data:
             raise LostError(
                 f"the private state of this rank ({', '.join(part.name for part in self.parts)}) at step {version} was "

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -238,20 +239,45 @@ class Protection:
 
     def serve(self, to: int, version: Step) -> None:
         """Give the state to a newcomer."""
-        self._facts.update(gradients=self._kept_gradients, layouts=layouts(self.buckets))
-        self.sharded.reshard()
+        self.tidy()
         send(self.world.default, to, version, self.state)
 
     def fill(self, source: int, version: Step) -> int:
         """A newcomer: be what the donor is. How many bytes came."""
         received = receive(self.world.default, source, version, self.state)
+        self.take_facts()
+        return received
+
+    # ── for those who copy the state, and put it back ────────────────────────────────────────────────────
+
+    def tidy(self) -> None:
+        """Between two steps: be what can be read, with all that belongs to it."""
+        self._facts.update(gradients=self._kept_gradients, layouts=layouts(self.buckets))
+        self.sharded.reshard()
+
+    def take_facts(self) -> None:
+        """The state was put in place, and the facts with it: follow from them."""
         take_layouts(self.buckets, self._facts["layouts"])
+        self._make_gradients()
+        if not isinstance(self.streams, CarriedStreams):
+            self.streams = streams("step", self._facts["seeds"][self.rank])
+
+    @contextmanager
+    def own_facts(self) -> Iterator[None]:
+        """What is put in place meanwhile comes from other ranks, so what it says of ranks and layouts is not true."""
+        before = dict(self._facts)
+        yield
+        gradients = self._facts.get("gradients", False)
+        self._facts.clear()
+        self._facts.update(before, gradients=gradients)
+        self._make_gradients()
+
+    def _make_gradients(self) -> None:
         if self._facts.get("gradients"):
             for parameter in self._parameters:
                 parameter.grad = torch.zeros_like(parameter)
-        if not isinstance(self.streams, CarriedStreams):
-            self.streams = streams("step", self._facts["seeds"][self.rank])
-        return received
+
+    # ── the first words ──────────────────────────────────────────────────────────────────────────────────
 
     def agree(self, version: Step) -> None:
         """The first words in new groups: all are at this version, and have the same layout and their own state.

@@ -6,9 +6,11 @@ started by torchrun or plain python: ordinary groups, the same steps and seeds, 
 
 from __future__ import annotations
 
+import atexit
 import os
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +21,7 @@ from torch._C._distributed_c10d import HashStore
 from everstep.core.effects import Assign, Role
 from everstep.errors import ProtocolError, RuleError
 from everstep.types import Coordinate, Step, WorkerPhase
+from everstep.worker.checkpoint.keeper import Keeper
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
 from everstep.worker.groups.gloo import GlooSeam
@@ -56,11 +59,14 @@ class JobSession:
         self._track = track
         self._control = control
         self._joins = assign.role is Role.JOINER
+        self._memory = control.memory
         prologues = {
             name.removeprefix(GROUP): data for name, data in control.memories.items() if name.startswith(GROUP)
         }
         self._world = World(GlooSeam(), control.publish, prologues if self._joins else None)
         control.world = self._world
+        atexit.register(self._world.close)
+        os.register_at_fork(after_in_child=partial(atexit.unregister, self._world.close))
         self._world.begin(place.rank, place.world_size, assign.generation)
 
     def protect(self, epoch_of: Callable[[Step], int], **given: Any) -> Loop:
@@ -76,10 +82,15 @@ class JobSession:
             control.keep(self._memories(protection))
         self._world.recording = False
         control.protection = protection
-        loop = ProtectedLoop(control, self._track, protection, epoch_of)
+        keeper = control.keeper = Keeper(control, self._track, protection, self._memory)
+        if not self._joins:
+            keeper.ask()
+            keeper.prepare()
+        loop = ProtectedLoop(control, self._track, protection, keeper, epoch_of)
         loop.attach()
         self._world.gate = loop
         control.protect(protection.coordinate, digest(protection.layout))
+        keeper.ask()  # a newcomer has its state now, and nobody waits for it any more
         self._track.enter(WorkerPhase.IDLE, control.version)
         return loop
 

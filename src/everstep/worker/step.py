@@ -38,7 +38,9 @@ class Loop(Protocol):
         """Whether the error is swallowed, because the step is done again."""
         ...
 
-    def leave(self) -> None: ...
+    def leave(self) -> bool:
+        """False: all have gone back to an earlier step, which is next."""
+        ...
 
     def safe_point(self) -> None:
         """The script is in one of our calls: a step that has to be left is left here."""
@@ -73,8 +75,9 @@ class PlainLoop:
     def unwind(self, error: BaseException) -> bool:
         return False  # the board goes on to show where it was raised
 
-    def leave(self) -> None:
+    def leave(self) -> bool:
         self._track.enter(WorkerPhase.ENDED, self._track.version)
+        return True
 
     def safe_point(self) -> None:
         """Nobody stops it."""
@@ -148,13 +151,15 @@ def steps(loop: Loop, track: Track, count: int) -> Iterator[Step]:
     """From where the job is up to ``count``, each until it is done. `break` leaves the loop here for all ranks."""
     step = None
     try:
-        while loop.version < count and not loop.over:
-            step = Step(loop, track)
-            yield step
-            if not (step.done or step.interrupted):
-                raise RuleError(f"{step} was left out: each turn of job.steps() runs `with step:` once, to its end")
+        left = False
+        while not left:
+            while loop.version < count and not loop.over:
+                step = Step(loop, track)
+                yield step
+                if not (step.done or step.interrupted):
+                    raise RuleError(f"{step} was left out: each turn of job.steps() runs `with step:` once, to its end")
+            left = loop.leave()
     except GeneratorExit:
         if step is not None and step.done:
             loop.leave()
         raise
-    loop.leave()

@@ -10,7 +10,7 @@ from typing import Protocol
 from everstep.agent.board import NO_LIMIT_S
 from everstep.chaos.inject import Injector
 from everstep.types import Generation, Mark, Step, WorkerPhase
-from everstep.worker.phases import RecoveryPhase
+from everstep.worker.phases import RecoveryPhase, SavePhase
 
 
 class Board(Protocol):
@@ -144,6 +144,11 @@ class Track:
             yield
         finally:
             self.ring.note(self.phase, self.version, self.attempt, self.generation)
+
+    def reach_checkpoint(self) -> None:
+        """The copy is under way now."""
+        if self.injector is not None:
+            self.injector.in_passing(SavePhase.CHECKPOINT, self.version, main_thread=True)
 
     @contextmanager
     def long(self, name: str, limit_s: float) -> Iterator[None]:

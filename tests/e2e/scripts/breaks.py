@@ -21,7 +21,24 @@ net.add_module("renamed" if case == "other names" and replaced else "last", nn.L
 if case == "other sizes" and replaced:
     net.last = nn.Linear(4, 5)
 model = DistributedDataParallel(net)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def backward() -> Any:
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    return loss
+
+
+class Twice(torch.optim.SGD):
+    """It looks at the loss again before it steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            closure()
+        return super().step(closure)
+
+
+optimizer = Twice(model.parameters(), lr=0.1)
 extra: dict[str, Any] = {"gadget": {"handle": mark.open()}} if case == "no bytes" else {}
 if case == "extra of one rank":
     extra = {"seen": torch.zeros(1)}
@@ -33,11 +50,16 @@ for step in job.steps(100 if case == "both receive" else 6):
     with step:
         if case == "both receive" and step.index == 99:
             dist.recv(torch.ones(1), 1 - job.rank)
-        if case == "exception" and job.rank == 1 and step.index == 3:
+        if case == "closure twice":
+            optimizer.step(backward)
+        if case == "late group":
+            dist.new_group([0, 1])
+        backward()
+        if case == "exception" and job.rank == 1 and step.index == 3:  # all are in this step: it is the one to redo
             raise ValueError("the data is wrong")
-        model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
-        optimizer.zero_grad()
+        if case != "gradients carried":
+            optimizer.zero_grad()
         for tensor in private.values():
             tensor += 1
         if "seen" in extra:

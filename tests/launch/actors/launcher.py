@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 from everstep.cli.run import start
+from everstep.controller.cadence import OFF
 from everstep.controller.job import Job
 from everstep.core.config import JobConfig
 from everstep.launch import local
+from everstep.launch.resume import Wish
 from everstep.types import NodeId
 from everstep.wire.auth import Token
 
@@ -20,7 +22,7 @@ def main(path: Path, mode: str, nodes: str) -> int:
     local.controller_command = lambda run: command("controller.py")
     local.agent_command = lambda address, node, devices, run_dir=None: command("agent.py", node)
     job = Job("job", ("train.py",), str(path), {}, JobConfig(ranks=1), 1)
-    return start(job, path, Token.create(), {NodeId(name): "1" for name in nodes.split(",")})
+    return start(job, path, Token.create(), {NodeId(name): "1" for name in nodes.split(",")}, Wish(OFF, 3, 0, 1.0))
 
 
 if __name__ == "__main__":

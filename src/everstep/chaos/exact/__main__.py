@@ -49,11 +49,17 @@ def protected(recipe: Recipe, out: Path) -> None:
 
 def plain(recipe: Recipe, out: Path) -> None:
     dist.init_process_group("gloo")
+    # In a function of its own, so that DDP lets go of the group before we do. Its reducer would destroy it with the GIL
+    # held, and so wait forever for a thread of Gloo that needs the GIL to forget its last work.
+    _train(recipe, out)
+    dist.destroy_process_group()
+
+
+def _train(recipe: Recipe, out: Path) -> None:
     training, recorder = Training(recipe, dist.get_rank()), Recorder(out, dist.get_rank())
     for index in range(recipe.steps):
         recorder.loss(index, training.step(index))
     recorder.result(training.parts())
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -66,6 +66,8 @@ class Recipe:
     """Two parameter groups: biases and norms without weight decay."""
     second: bool = False
     """A second optimizer has the last layers; both update after all communication."""
+    closure: bool = False
+    """The optimizer is given Forward and Backward to call by itself."""
     swallow: bool = False
     """The script catches RuntimeError around Backward and goes on."""
     steps: int = 8
@@ -76,6 +78,8 @@ class Recipe:
                 raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(map(repr, choices))}")
         if self.find_unused and (self.static_graph or self.model != "mlp"):
             raise ValueError("find_unused: of the MLP only, and never with static_graph")
+        if self.closure and (self.scaler or self.clip or self.second):
+            raise ValueError("closure: with one optimizer, and nothing between Backward and the update")
         if self.no_sync and self.accumulate < 2:
             raise ValueError("no_sync: with accumulate only")
         if self.parallel in ("tp", "tp-dp") and self.model != "mlp":

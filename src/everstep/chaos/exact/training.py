@@ -58,6 +58,22 @@ class Training:
 
     def step(self, index: int) -> float:
         """The body of one step; its loss, before any noise is lost in printing."""
+        losses: list[float] = []
+
+        def compute() -> float:
+            losses.append(self._compute(index))
+            return losses[-1]
+
+        if self.recipe.closure:
+            self.optimizers[0].step(compute)
+        else:
+            compute()
+            self._update()
+        self._follow()
+        return losses[-1]
+
+    def _compute(self, index: int) -> float:
+        """Forward and Backward."""
         total = 0.0
         for part in range(self.recipe.accumulate):
             last = part == self.recipe.accumulate - 1
@@ -65,7 +81,6 @@ class Training:
                 loss = self._forward(index, part)
                 self._backward(loss, overflow=last and index == self.recipe.steps // 2)
             total += loss.item()
-        self._update()
         return total
 
     def _forward(self, index: int, part: int) -> Tensor:
@@ -104,6 +119,9 @@ class Training:
                 self.scaler.step(optimizer)
         if self.scaler is not None:
             self.scaler.update()
+
+    def _follow(self) -> None:
+        """What comes behind the update."""
         if self.scheduler is not None:
             self.scheduler.step()
         for optimizer in self.optimizers:

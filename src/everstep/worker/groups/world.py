@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +25,8 @@ from everstep.worker.groups.seam import Plan, Seam
 from everstep.worker.groups.stable import StableGroup
 
 BACKEND = "everstep"
+CLOSE_S = 5.0
+"""At the end of the script, for threads that make or destroy groups. Those that wait for the dead take longer."""
 OUTCOME_S = 2.0
 """For operations in flight when the script's code has failed. They end at once if one of their group did."""
 
@@ -59,6 +62,8 @@ class World:
         self._feed: list[Sequence[torch.Tensor]] = []
         self._changed = threading.Condition()
         self._cut_before = Generation(0)
+        self._helpers: list[threading.Thread] = []
+        """Those that make and destroy groups."""
 
     # ── the life of the groups ───────────────────────────────────────────────────────────────────────────
 
@@ -97,8 +102,7 @@ class World:
                 self._changed.notify_all()
 
         for group in self.groups.values():
-            # Daemons: one that waits for the dead is left behind, and the next generation has its own.
-            threading.Thread(target=make, args=(group,), name=f"everstep-connect-{group.key}", daemon=True).start()
+            self._beside(partial(make, group), f"everstep-connect-{group.key}")
         with self._changed:
             while len(made) < len(self.groups):
                 self._check(generation)
@@ -116,9 +120,28 @@ class World:
             old.append(self.groups[key].inner)
             self.groups[key].inner = inner
         # To destroy a group is to join its threads, for tens of milliseconds; nobody has to wait for that.
-        threading.Thread(target=old.clear, name="everstep-destroy", daemon=True).start()
+        self._beside(old.clear, "everstep-destroy")
         self._generation = generation
         self.recording, self.failure = False, ""
+
+    def _beside(self, work: Callable[[], object], name: str) -> None:
+        """A daemon: one that waits for the dead is left behind, and the next generation has its own."""
+        helper = threading.Thread(target=work, name=name, daemon=True)
+        self._helpers = [*(other for other in self._helpers if other.is_alive()), helper]
+        helper.start()
+
+    def close(self) -> None:
+        """At the end of the script: destroy all groups while the interpreter lives. A thread of Gloo, or one that makes
+        or destroys a group, that asked for the GIL of an interpreter that ends would abort the process.
+
+        What the script has left in flight is left alone, as under plain torch: to destroy its group waits for its end.
+        """
+        if not self.in_flight():
+            for group in self.groups.values():
+                group.inner = None
+        deadline = time.monotonic() + CLOSE_S
+        for helper in self._helpers:
+            helper.join(max(0.0, deadline - time.monotonic()))
 
     def _check(self, generation: Generation) -> None:
         if generation < self._cut_before:

@@ -20,7 +20,7 @@ import torch._utils
 from torch.utils.data import DataLoader, Dataset, _utils
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from everstep.worker.fork import die_with
+from everstep.fork import die_with
 from everstep.worker.loader.guard import OurIterator
 from everstep.worker.randomness import own_randomness, seed_all
 

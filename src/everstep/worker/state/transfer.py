@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -64,16 +65,21 @@ def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected)
         for name, tensor in zip(flat.names, flat.tensors, strict=True)
     ]
     send_bytes(group, to, msgspec.msgpack.encode(Header(version, values, specs)))
-    digests = [b""] * len(flat.tensors)
+    return send_tensors(group, to, flat.tensors)
+
+
+def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tensor]) -> int:
+    """Data and trailer, from where the tensors are."""
+    digests = [b""] * len(tensors)
     under_way: deque[tuple[dist.Work, torch.Tensor]] = deque()
     sent = 0
-    for parcel in _parcels([_size(tensor) for tensor in flat.tensors]):
-        tensors = [flat.tensors[index] for index in parcel]
-        data = as_bytes(tensors[0]) if len(tensors) == 1 else torch.cat([as_bytes(tensor) for tensor in tensors])
+    for parcel in _parcels([_size(tensor) for tensor in tensors]):
+        members = [tensors[index] for index in parcel]
+        data = as_bytes(members[0]) if len(members) == 1 else torch.cat([as_bytes(tensor) for tensor in members])
         if data.numel():
             under_way.append((group.send([data], to, 0), data))
         for index in parcel:
-            digests[index] = tensor_digest(flat.tensors[index])
+            digests[index] = tensor_digest(tensors[index])
         sent += data.numel()
         if len(under_way) > WINDOW:
             under_way.popleft()[0].wait()
@@ -92,17 +98,34 @@ def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Pro
         raise StateError(f"rank {source} gives version {header.version} instead of {version}")
     places = protected.places()
     tensors = [_place(spec, places.get(spec.name)) for spec in header.specs]
+    came = receive_tensors(group, source, tensors)
+    protected.put(header.values, tensors)
+    known = {tensor.data_ptr(): digest for tensor, digest in zip(tensors, came.here, strict=True)}
+    check_equal((header.values, came.sent), protected, known)
+    return came.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    size_bytes: int
+    here: list[bytes]
+    """A digest of each tensor, taken where it is now."""
+    sent: list[bytes]
+    """The same, taken by the sender."""
+
+
+def receive_tensors(group: dist.ProcessGroup, source: int, tensors: Sequence[torch.Tensor]) -> Arrived:
+    """What `send_tensors` sends, into these."""
     received = 0
-    known: dict[int, bytes] = {}
+    here = [b""] * len(tensors)
     with torch.no_grad():
         for parcel, data in _arriving(group, source, list(_parcels([_size(tensor) for tensor in tensors])), tensors):
             received += data.numel()
             _unpack(data, [tensors[index] for index in parcel])
-            known.update((tensors[index].data_ptr(), tensor_digest(tensors[index])) for index in parcel)
+            for index in parcel:
+                here[index] = tensor_digest(tensors[index])
     trailer = receive_bytes(group, source)
-    protected.put(header.values, tensors)
-    check_equal((header.values, [trailer[at : at + 16] for at in range(0, len(trailer), 16)]), protected, known)
-    return received
+    return Arrived(received, here, [trailer[at : at + 16] for at in range(0, len(trailer), 16)])
 
 
 def _arriving(

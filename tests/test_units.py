@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.cli.units import read_duration, read_size, write_duration, write_size
 from everstep.errors import ConfigError
+from everstep.units import read_duration, read_size, write_duration, write_size
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,13 @@ def test_what_is_no_size_is_refused_with_its_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (2048, "2.05 KB"), (2 * 10**9, "2 GB"), (5e13, "50 TB")]
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (2048, "2.05 KB"), (999_900, "1 MB"), (2 * 10**9, "2 GB"), (2e15, "2000 TB")],
 )
 def test_a_size_is_shown(size: float, text: str) -> None:
     assert write_size(size) == text
+
+
+@given(size=st.integers(1, 10**18))
+def test_a_size_that_is_shown_can_be_written(size: int) -> None:
+    assert read_size(write_size(size)) == pytest.approx(size, rel=0.006)

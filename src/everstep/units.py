@@ -61,6 +61,7 @@ def _unit(text: str) -> str:
 def write_size(size_bytes: float) -> str:
     """Powers of 1000: ``2.1 GB``."""
     for unit in ("TB", "GB", "MB", "KB"):
-        if size_bytes >= _BYTES[unit]:
-            return f"{size_bytes / _BYTES[unit]:.3g} {unit}"
+        if size_bytes >= 0.9995 * _BYTES[unit]:
+            number = size_bytes / _BYTES[unit]
+            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
     return f"{size_bytes:.0f} B"

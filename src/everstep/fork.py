@@ -1,6 +1,6 @@
-"""What a process that the user's script forks must know: that its parent has died.
+"""What a child process must know: that its parent has died. Knows nothing of what either of them is for.
 
-A data loader that outlived its worker would keep memory and devices that the replacement needs.
+A process that outlived the one it works for would keep memory and devices that a replacement needs.
 """
 
 from __future__ import annotations

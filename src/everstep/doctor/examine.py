@@ -1,0 +1,21 @@
+"""All checks, in the order in which a person would want to repair what they find."""
+
+from __future__ import annotations
+
+from everstep.doctor import limits, memory, network, software
+from everstep.doctor.finding import Finding, Settings
+
+
+def examine(settings: Settings) -> list[Finding]:
+    return [
+        software.torch(),
+        software.pidfd(),
+        *network.network(settings),
+        memory.shared_memory(settings),
+        memory.stale(),
+        memory.memory(settings, memory.available_bytes()),
+        memory.run_directory(settings),
+        *limits.limits(settings),
+        limits.processors(settings),
+        *limits.clocks(settings),
+    ]

@@ -1,0 +1,24 @@
+"""All ranks leave the loop before its last step, each by itself, after a sum that all of them know."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import everstep
+
+job = everstep.init()
+model = DistributedDataParallel(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.protect(model=model, optimizer=optimizer)
+for step in job.steps(100):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        total = torch.tensor([float(step.index)])
+        dist.all_reduce(total)
+        optimizer.step()
+        optimizer.zero_grad()
+    if step.done and total.item() >= 5 * job.world_size:
+        break
+dist.all_reduce(total)
+print(f"left at {step.index}, then {total.item()}")

@@ -1,0 +1,165 @@
+"""The second line of defence: what no replica has comes back from a checkpoint, to the bit.
+
+Each case is a real job with real kills, compared with the clean run of the same training, which takes no checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from tests.e2e.conftest import Run, eventually
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from everstep.chaos.exact.models import SmallGPT
+from everstep.chaos.exact.recipe import Recipe
+from everstep.chaos.exact.record import Outcome, differences
+from everstep.chaos.exact.variants import RECIPES
+from everstep.chaos.trial import Ended, Trial, clean, run
+from everstep.checkpoint import catalog
+from everstep.checkpoint.store import Store, open_store
+from everstep.observe.checkpoints import Fate, read_checkpoints
+from everstep.observe.records import Decision
+
+STEPS = 12
+EVERY_TWO = ("--max-failures-per-step", "20", "--checkpoint-every", "2")
+
+Exact = Callable[..., Ended]
+
+
+def recipe_of(variant: str) -> Recipe:
+    return replace(RECIPES[variant], steps=STEPS)
+
+
+@pytest.fixture
+def exact(tmp_path: Path, cleans: Path) -> Exact:
+    """Run a training with faults and checkpoints; it must strike them all and end on the bits of the clean run."""
+
+    def go(variant: str, ranks: int, *faults: str, standbys: int = 1) -> Ended:
+        trial = Trial(recipe_of(variant), ranks, standbys, faults, EVERY_TWO)
+        wanted = clean(trial, cleans)
+        ended = run(trial, tmp_path / "trial")
+        assert not ended.against(wanted), f"{trial}\n{ended.text}"
+        assert not ended.idle, f"{trial}\n{ended.text}"
+        return ended
+
+    return go
+
+
+def _newer(store: Store, than: int) -> int | None:
+    """The newest step that is committed, if it is newer."""
+    newest = max((each.checkpoint.step for each in catalog.find(store) if each.commit), default=0)
+    return newest if newest > than else None
+
+
+# ── from memory ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_has_no_replica_comes_back_from_memory(exact: Exact) -> None:
+    """Each of three ranks has a third of all parameters. One is killed in each phase, also while it saves."""
+    ended = exact(
+        "fsdp",
+        3,
+        "kill rank=1 step=3 phase=backward",
+        "kill rank=0 step=6 phase=checkpoint",
+        "kill rank=2 step=7 phase=optimizer",
+        "kill rank=1 step=9 phase=forward",
+    )
+    assert {recovery.decision for recovery in ended.recoveries} == {Decision.ROLLBACK}
+    assert [recovery.target for recovery in ended.recoveries] == [2, 4, 6, 8]
+
+
+def test_all_replicas_may_be_lost_at_once(exact: Exact) -> None:
+    """With them their carried random streams and their statistics, which differ from rank to rank."""
+    deaths = [f"kill rank={rank} step={step} phase=backward" for step in (5, 8) for rank in (0, 1)]
+    ended = exact("conv-carry", 2, *deaths)
+    assert {recovery.decision for recovery in ended.recoveries} == {Decision.ROLLBACK}
+
+
+# ── from storage ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_was_switched_off_three_times_ends_on_the_same_bits(
+    tmp_path: Path, cleans: Path, start: Callable[..., Run]
+) -> None:
+    """Every process of it is killed where nobody chose: while a rank hangs, so that the job does not end before."""
+    trial = Trial(recipe_of("fsdp"), 3, 0)
+    out = tmp_path / "out"
+    out.mkdir()
+    script = ("-m", "everstep.chaos.exact", *trial.recipe.words(), "--out", str(out))
+    common = ("--nproc", "3", "--standby", "0", "--checkpoint-every", "2")
+    store = open_store(str(tmp_path / "run" / "checkpoints"))
+    newest = 0
+    for step in (3, 6, 9):
+        job = start(*common, "--chaos", f"hang rank=1 step={step} phase=forward", *script)
+        newest = eventually(partial(_newer, store, newest), "one more checkpoint is committed")
+        for process in job.family():
+            process.kill()
+        job.process.wait()
+    job = start(*common, *script)
+    assert job.wait() == 0, job.text()
+    assert "goes on from the checkpoint of step " in job.text()
+    assert not differences(clean(trial, cleans), Outcome.read(out, 3))
+
+
+def test_a_job_goes_on_with_other_ranks_and_torch_reads_what_it_saves(
+    tmp_path: Path, cleans: Path, start: Callable[..., Run]
+) -> None:
+    """Three ranks leave a checkpoint of the last step. Two load it, have nothing to do, and save it as it is: so both
+    have the same numbers, and so has plain torch."""
+    recipe = recipe_of("fsdp")
+    script = ("-m", "everstep.chaos.exact", *recipe.words(), "--out", str(tmp_path))
+    store = ("--checkpoint-dir", str(tmp_path / "store"), "--checkpoint-every", "100")
+    assert start("--nproc", "3", *store, *script).wait() == 0
+    (tmp_path / "run").rename(tmp_path / "before")
+    job = start("--nproc", "2", *store, "--resume", "latest", *script)
+    assert job.wait() == 0, job.text()
+    assert f"step {STEPS} was saved by 3 ranks in another layout; 2 ranks load it now" in job.text()
+    found = catalog.find(open_store(str(tmp_path / "store")))
+    assert [(each.commit.step, each.commit.world_size) for each in found if each.commit] == [(STEPS, 2), (STEPS, 3)]
+    two, three = (_plain_model(tmp_path / "store" / each.directory) for each in found)
+    assert {name: tensor.tolist() for name, tensor in two.items()} == {
+        name: tensor.tolist() for name, tensor in three.items()
+    }
+
+
+def _plain_model(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Parameters and moments as torch reads them, without everstep."""
+    parameters = dict(SmallGPT(frozen=False).named_parameters())
+    wanted = {
+        "model": {name: torch.zeros_like(it) for name, it in parameters.items()},
+        "optimizer.state": {f"{name}.exp_avg": torch.zeros_like(it) for name, it in parameters.items()},
+    }
+    with pytest.warns(UserWarning, match="assuming the intent is to load in a single process"):
+        load(wanted, storage_reader=HuggingFaceStorageReader(str(checkpoint)))
+    return {f"{part}.{name}": tensor for part, tensors in wanted.items() for name, tensor in tensors.items()}
+
+
+# ── when storage is slow ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_training_goes_on_while_both_slots_are_busy(start: Callable[..., Run]) -> None:
+    """The persister stands still for a while, so checkpoints are left out, and that is told. The last one is not."""
+    steps = 400
+    script = ("-m", "everstep.chaos.exact", "--steps", str(steps), "--out", ".")
+    job = start("--nproc", "2", "--standby", "0", "--checkpoint-every", "4", *script)
+
+    def persister() -> psutil.Process | None:
+        children = (child for process in job.family() for child in process.children())
+        return next((child for child in children if "everstep.checkpoint.persister" in child.cmdline()), None)
+
+    process = eventually(persister, "a persister")
+    process.suspend()
+    job.when(lambda status: status["checkpoints"]["skipped"] > 0, "a checkpoint is left out")
+    process.resume()
+    assert job.wait() == 0, job.text()
+    assert "leaves out the checkpoint of step" in job.text()
+    records = read_checkpoints(job.dir / "checkpoints.jsonl")
+    assert any(record.fate is Fate.SKIPPED and "both slots are busy" in record.reason for record in records)
+    assert (records[-1].step, records[-1].fate) == (steps, Fate.COMMITTED)

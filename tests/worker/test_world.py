@@ -1,0 +1,35 @@
+"""The groups of a process from its first to its last: real Gloo groups, of one rank."""
+
+import subprocess
+import sys
+
+ENDS_AFTER_RECOVERIES = """
+import atexit, torch, torch.distributed as dist
+from everstep.types import Generation
+from everstep.worker.groups.gloo import GlooSeam
+from everstep.worker.groups.world import World
+
+world = World(GlooSeam(), lambda *_: None)
+atexit.register(world.close)
+world.begin(0, 1, Generation(1))
+for _ in range(8):
+    dist.new_group([0])
+for number in range(2, 10):
+    world.cut(Generation(number))
+    world.connect(Generation(number))
+    dist.all_reduce(torch.ones(1000))
+print("done")
+"""
+
+
+def test_a_script_that_ends_right_after_a_recovery_is_not_aborted() -> None:
+    """Its old groups are still being destroyed, by threads that come back to Python."""
+    script = subprocess.run(
+        [sys.executable, "-c", ENDS_AFTER_RECOVERIES],
+        env={"GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (script.returncode, script.stdout) == (0, "done\n"), script.stderr
