@@ -241,11 +241,15 @@ def _storage(
     said = f"k₁ = {words.duration(record.k1_s)}"
     full = f"checkpoint → persistent storage  {said}"
     inside = fitting([full, said], right - x - 8, SMALL_PX)
+    label = Markup()
     if inside:
-        label = text((x + right) / 2, y + LANE / 2 + 4, inside, "on-block small bold middle")
-    else:
-        above = fitting([f"persistent storage, {said}", said], width - 12, SMALL_PX)
-        label = text(min(x, width - 4 - text_width(above, SMALL_PX, bold=True)), y - 5, above, "small bold")
+        label += text((x + right) / 2, y + LANE / 2 + 4, inside, "on-block small bold middle")
+    rest = "" if inside == full else "checkpoint → persistent storage" if inside else full
+    beside = fitting([rest, said], width - right - 12, SMALL_PX * 1.1)
+    if rest and beside:
+        label += text(right + 8, y + LANE / 2 + 4, beside, "small bold")
+    elif rest:
+        label += text(width - 8, y - 5, rest, "small bold end")
     from_x = min(k0_end - 8, (k0 + k0_end) / 2 + 14)
     middle = y + LANE / 2
     shaft = f"M{from_x:.2f},{lane}V{middle}H{x - 6:.2f}"
