@@ -31,6 +31,11 @@ def test_the_page_and_each_picture_go_where_they_are_wanted(everstep: Everstep, 
     assert set(result.output.split()) == {str(page), *(str(path) for path in folder.iterdir())}
 
 
+def test_without_a_directory_it_is_the_newest_run(everstep: Everstep, run: RunDir) -> None:
+    assert everstep("report").exit_code == 0
+    assert (run.path / "report.html").exists()
+
+
 def test_what_is_no_run_is_one_line(everstep: Everstep, tmp_path: Path) -> None:
     result = everstep("report", str(tmp_path / "no"))
     assert result.exit_code == 2
