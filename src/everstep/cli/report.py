@@ -13,8 +13,8 @@ from everstep.launch.lookback import look_back
 from everstep.launch.prepare import RUNS
 from everstep.observe.report.page import page, pictures
 
-_HELP = """Draw a run: its recoveries, a step, its checkpoints, in one HTML file that needs no network. Default: the newest
-directory in ./runs.
+_HELP = """Draw a run: its recoveries, a step, its checkpoints, in one HTML file that needs no network. Default: the
+newest directory in ./runs.
 
 \b
     everstep report
