@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -44,6 +45,11 @@ def browser(profile: Path) -> Iterator[webdriver.Chrome]:
         yield chrome
     finally:
         chrome.quit()
+
+
+def log(chrome: webdriver.Chrome, name: str) -> list[dict[str, Any]]:
+    """What was written to it since the last look: ``browser`` is the console, ``performance`` has the requests."""
+    return list(chrome.get_log(name))  # type: ignore[no-untyped-call]
 
 
 def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: bool = False) -> None:

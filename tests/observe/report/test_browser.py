@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from tests.browser import HANG_S, browser, look
+from tests.browser import HANG_S, browser, log, look
 from tests.observe.report.invented import FORWARD_S, Fault, invented, with_checkpoints
 
 from everstep.observe.report.page import page, pictures
@@ -64,8 +64,8 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def show(chrome: Chrome, folder: Path, run: Run) -> None:
     file = folder / "report.html"
     file.write_text(page(run), encoding="utf-8")
-    for log in ("browser", "performance"):
-        chrome.get_log(log)  # what was before
+    for name in ("browser", "performance"):
+        log(chrome, name)  # what was before
     chrome.get(file.as_uri())
 
 
@@ -79,7 +79,7 @@ def run_() -> Run:
 
 def requests(chrome: Chrome) -> list[str]:
     """What the page has asked for, the page itself left out."""
-    events: list[dict[str, Any]] = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
+    events: list[dict[str, Any]] = [json.loads(entry["message"])["message"] for entry in log(chrome, "performance")]
     urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
     return [url for url in urls if not url.startswith(("file:", "data:,"))]
 
@@ -87,7 +87,7 @@ def requests(chrome: Chrome) -> list[str]:
 def test_it_opens_without_errors_and_asks_nobody(chrome: Chrome, tmp_path: Path) -> None:
     look(chrome, 1400)
     show(chrome, tmp_path, run_())
-    assert chrome.get_log("browser") == []
+    assert log(chrome, "browser") == []
     assert requests(chrome) == []
     assert chrome.find_element(By.TAG_NAME, "h1").text.startswith("20260130-101500-train")
 
@@ -175,13 +175,13 @@ def test_what_a_run_says_does_nothing(chrome: Chrome, tmp_path: Path) -> None:
     show(chrome, tmp_path, replace(invented(fault=Fault(evidence=EVIL)), remarks=(EVIL,), program=EVIL))
     assert chrome.execute_script("return window.evil") is None
     assert requests(chrome) == []
-    assert chrome.get_log("browser") == []
+    assert log(chrome, "browser") == []
 
 
 def test_an_empty_run_has_a_page_too(chrome: Chrome, tmp_path: Path) -> None:
     show(chrome, tmp_path, Run("empty", State.EMPTY, remarks=("Nothing is recorded.",)))
     assert "Nothing is recorded." in chrome.find_element(By.TAG_NAME, "header").text
-    assert chrome.get_log("browser") == []
+    assert log(chrome, "browser") == []
 
 
 def test_a_thousand_devices_open_and_show_all_on_request(chrome: Chrome, tmp_path: Path, record_property: Any) -> None:
@@ -204,5 +204,5 @@ def test_each_picture_alone_is_shown_by_a_browser(chrome: Chrome, tmp_path: Path
         file = tmp_path / f"{picture.name}.svg"
         file.write_text(picture.standalone(), encoding="utf-8")
         chrome.get(file.as_uri())
-        assert chrome.get_log("browser") == []
+        assert log(chrome, "browser") == []
         assert chrome.execute_script("return document.documentElement.tagName") == "svg"

@@ -169,6 +169,24 @@ def test_without_a_timeline_the_controller_and_its_stages_are_drawn() -> None:
     assert drawing.find("g", arrow="bolt")
 
 
+def test_a_rollback_takes_back_updates_that_the_checkpoint_has_not() -> None:
+    run = invented()
+    [recovery] = run.recoveries
+    back = replace(recovery, step=STEP, target=STEP - 2, decision=Decision.ROLLBACK, donors=())
+    lanes = tuple(
+        replace(
+            lane,
+            spans=tuple(replace(span, step=span.step - 2) if span.generation == 2 else span for span in lane.spans),
+        )
+        for lane in run.lanes
+    )
+    drawing = parsed(failure_timeline(replace(run, recoveries=(back,), lanes=lanes), back))
+    assert f"Controller: back to the checkpoint of step {STEP - 2}" in drawing.words
+    assert {f"step {STEP}", f"step {STEP - 2} again"} <= set(drawing.words)
+    assert fills(drawing.device(0)) == ["new", "old", "old", "new", "new"]
+    assert fills(drawing.device(2)) == ["new"]
+
+
 @pytest.mark.parametrize("decision", [None, *Decision])
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_end_of_a_recovery_can_be_drawn(decision: Decision | None, outcome: Outcome) -> None:

@@ -54,6 +54,8 @@ def _steps(sheet: Sheet, y: float) -> Markup:
         name = "i-th step" if offset == 0 else f"(i+{offset})-th step"
         again = " again" if step.again else ""
         choices = [f"{name}{again} (step {step.step})", f"{name}{again}", name, f"step {step.step}"]
+        if sheet.scene.rolled_back:
+            choices = [f"step {step.step}{again}", f"step {step.step}"]
         label = fitting(choices, right - x + 10, SMALL_PX)
         shapes.append(text((x + right) / 2, y + 20, label, "small middle"))
     return group(*shapes, class_="steps")

@@ -148,8 +148,7 @@ def failure_words(sheet: Sheet, actor: Actor, x: float, y: float) -> Iterator[Ma
         at = sheet(sheet.scene.resume_s) + 8
         room = _room_after(sheet, at)
     if room < LEAST_ROOM:
-        before = x - 12 - text_width("Failure", bold=True)
-        yield text(before if before > sheet.scale.left else x + 10, y + 12, "Failure", "red bold outlined")
+        yield label_at(sheet, x, y + BLOCK + STRIP + 13, "Failure", "small red bold outlined")
         return
     yield text(at, y + 11, "Failure", "red bold outlined")
     rows = wrapped(one_line(actor.failure.evidence), room, SMALL_PX)

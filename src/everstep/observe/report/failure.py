@@ -120,10 +120,10 @@ def _strip(sheet: Sheet) -> Markup:
     for column in range(count):
         x = scale.left + column * pitch
         middle = x + SQUARE / 2
-        share = 0.0 if middle <= scale(begin) else 1.0 if middle >= scale(done) else 0.5
-        if 0 < share < 1:
-            share = (middle - scale(begin)) / max(scale(done) - scale(begin), 1e-6)
-        light = round(share * ROWS)
+        share = (middle - scale(begin)) / max(scale(done) - scale(begin), 1e-6)
+        light = round(min(max(share, 0.0), 1.0) * ROWS)
+        if scene.rolled_back and scene.resume_s is not None and middle < scale(scene.resume_s):
+            light = ROWS  # they were newer than the checkpoint
         for row in range(ROWS):
             y = sheet.strip + (ROWS - 1 - row) * pitch * 0.9
             fills["new" if row < light else "old"].append(f"M{x:.1f},{y:.1f}h{SQUARE}v{SQUARE - 1}h-{SQUARE}z")

@@ -154,7 +154,11 @@ def _held(scene: Scene, actor: Actor) -> Iterator[tuple[float, float, str]]:
         if not filled:
             return
         at_s = filled[-1]
-    if spans and actor.part is not Part.NEWCOMER and spans[0].step > scene.step and spans[0].phase in STEP_PHASES:
+    elif scene.rolled_back:  # what it held was newer than the checkpoint
+        back = [span.end_s for span in spans if span.phase == RESTORE and span.end_s is not None and span.end_s < end_s]
+        yield at_s, back[-1] if back else end_s, "new"
+        at_s = back[-1] if back else end_s
+    elif spans and spans[0].step > scene.step and spans[0].phase in STEP_PHASES:
         state = "new"
     if actor.part is Part.NEWCOMER and scene.recovery.target > scene.step:
         state = "new"
