@@ -135,11 +135,15 @@ def test_it_is_dark_where_the_reader_wants_it_dark(chrome: Chrome, tmp_path: Pat
     assert grounds == ["rgb(246, 248, 250)", "rgb(11, 15, 19)"]
 
 
-def test_on_paper_the_wide_pictures_are_shown(chrome: Chrome, tmp_path: Path) -> None:
-    look(chrome, 390, paper=True)
+def test_on_paper_the_wide_pictures_are_shown_dark_on_light(chrome: Chrome, tmp_path: Path) -> None:
+    look(chrome, 390, dark=True, paper=True)
     show(chrome, tmp_path, invented())
     shown = chrome.find_elements(By.CSS_SELECTOR, "svg.picture[data-name='recovery-0']")
     assert [picture.is_displayed() for picture in shown] == [True, False]
+    inks = ["fill", "color"]
+    words = [chrome.find_element(By.CSS_SELECTOR, "svg.picture text"), chrome.find_element(By.TAG_NAME, "h1")]
+    found = [word.value_of_css_property(ink) for word, ink in zip(words, inks, strict=True)]
+    assert all("22, 32, 42" in ink for ink in found)
     look(chrome, 1400)
 
 

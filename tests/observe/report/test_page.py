@@ -101,7 +101,9 @@ def test_of_very_many_recoveries_the_longest_are_drawn_and_all_are_listed() -> N
 def test_each_picture_is_a_file_with_its_own_styles() -> None:
     files = {picture.name: picture.standalone() for picture in pictures(full())}
     assert set(files) == {"consistency", "recovery-0", "recovery-times", "checkpoints", "checkpoint-interval"}
-    assert all("prefers-color-scheme: dark" in text and 'id="es-backward"' in text for text in files.values())
+    assert all(
+        "screen and (prefers-color-scheme: dark)" in text and 'id="es-backward"' in text for text in files.values()
+    )
 
 
 def test_goodput_is_what_recoveries_and_redone_work_leave_of_the_wall_time() -> None:
