@@ -20,6 +20,7 @@ import torch
 from everstep.core.worker import Do, Move
 from everstep.errors import Interruption, RuleError
 from everstep.types import Step, WorkerPhase
+from everstep.worker.groups.work import outlast
 from everstep.worker.loader import guard_plain_loaders
 from everstep.worker.phases import RecoveryPhase
 from everstep.worker.protection import Protection
@@ -182,7 +183,7 @@ class ProtectedLoop:
         try:
             work = self._issue_barrier(self._keeper.wants(Step(version + 1)))
             self._track.reach_inside(WorkerPhase.READY, version)
-            work.wait()
+            outlast(work, self._protection.world.cut_off)
         except RuntimeError as error:
             self._token = torch.zeros(1)  # nobody knows who may still write into the old one
             control.broken(str(error))

@@ -104,7 +104,7 @@ class StableGroup(dist.ProcessGroup):
         return work
 
     def _track(self, inner: dist.Work, name: str) -> TrackedWork:
-        work = TrackedWork(inner, name, self._ended)
+        work = TrackedWork(inner, name, self._ended, self._world.cut_off)
         self._works[work] = None
         self.issued += 1
         return work

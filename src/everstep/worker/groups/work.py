@@ -6,6 +6,8 @@ the script has made of them since.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,17 +17,46 @@ import torch.distributed as dist
 
 END_S = 30.0
 """For a work of a group that was cut to end. It takes milliseconds; who takes longer is not to be trusted."""
+LOOK_S = 0.25
+"""So often a wait looks whether its group was cut."""
+_NOT_YET = "Operation timed out!"
+"""What torch says when a wait for a collective was too short. The collective goes on."""
+_POINT_TO_POINT = ("send", "recv", "recv_anysource")
+"""A wait for one of these that is too short would close its connection."""
 
 Ended = Callable[["TrackedWork", RuntimeError | None], None]
+
+
+def outlast(work: dist.Work, lost: Callable[[], bool], limit_s: float = math.inf) -> bool:
+    """Wait for a collective of Gloo that may never end.
+
+    When a connection breaks, Gloo forgets what it was about to write from its own thread (`Pair::signalException` sees
+    neither that nor `tx_`), so nobody tells the collective, which waits for the timeout of its group: half an hour.
+    Its connections are closed by then, so it touches no memory any more, and who was told to stop may leave it.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return bool(work.wait(timedelta(seconds=min(LOOK_S, max(0.001, deadline - time.monotonic())))))
+        except RuntimeError as error:
+            if _NOT_YET not in str(error) or time.monotonic() >= deadline:
+                raise
+            if lost():
+                raise RuntimeError("was cut and has not ended") from None
 
 
 class TrackedWork(dist.Work):
     """What the script, DDP or a functional collective holds instead of the inner work."""
 
     def __init__(
-        self, inner: dist.Work, operation: str, ended: Callable[[TrackedWork, RuntimeError | None], None]
+        self,
+        inner: dist.Work,
+        operation: str,
+        ended: Callable[[TrackedWork, RuntimeError | None], None],
+        lost: Callable[[], bool],
     ) -> None:
         super().__init__()
+        self._lost = lost
         self.operation = operation
         self.waited = False
         self.waiting = False
@@ -40,7 +71,10 @@ class TrackedWork(dist.Work):
             return True
         self.waited = self.waiting = True
         try:
-            done = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
+            if self.operation in _POINT_TO_POINT:
+                done = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
+            else:
+                done = outlast(self._inner, self._lost, timeout.total_seconds() if timeout else math.inf)
         except RuntimeError as error:
             self._ended(self, error)
             raise

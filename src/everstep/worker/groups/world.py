@@ -25,6 +25,8 @@ from everstep.worker.groups.seam import Plan, Seam
 from everstep.worker.groups.stable import StableGroup
 
 BACKEND = "everstep"
+ENDING_S = 0.25
+"""After a cut collectives end within milliseconds, but for those that Gloo has lost track of."""
 CLOSE_S = 5.0
 """At the end of the script, for threads that make or destroy groups. Those that wait for the dead take longer."""
 OUTCOME_S = 2.0
@@ -62,6 +64,7 @@ class World:
         self._feed: list[Sequence[torch.Tensor]] = []
         self._changed = threading.Condition()
         self._cut_before = Generation(0)
+        self._cut_at = 0.0
         self._helpers: list[threading.Thread] = []
         """Those that make and destroy groups."""
 
@@ -156,8 +159,13 @@ class World:
         self.seam.cut(self.rendezvous.every_row())
         self.rendezvous.abandon(generation)
         with self._changed:
-            self._cut_before = max(self._cut_before, generation)
+            if generation > self._cut_before:
+                self._cut_before, self._cut_at = generation, time.monotonic()
             self._changed.notify_all()
+
+    def cut_off(self) -> bool:
+        """These groups were cut, and long enough ago for everything in them to have ended that will."""
+        return self._generation < self._cut_before and time.monotonic() > self._cut_at + ENDING_S
 
     def drop(self, group: StableGroup) -> None:
         """The script destroys it."""
