@@ -25,8 +25,10 @@ from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
+from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
-from everstep.controller.status import status
+from everstep.controller.status import progress, status
+from everstep.controller.web.live import LivePage
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Resume, Role, Send, Spawn
@@ -46,7 +48,9 @@ from everstep.core.events import (
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.ledger import Ledger
 from everstep.observe.log import RecoveryLog
+from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -59,6 +63,7 @@ from everstep.wire.messages import (
     Bye,
     Deliver,
     Done,
+    Durations,
     Fence,
     FromController,
     Inject,
@@ -122,7 +127,10 @@ class Host:
             job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
         )
         self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
+        self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
+        ledger = Ledger(run.recoveries, run.checkpoints)
+        self.outlook = Outlook(job.name, self._machine, self._progress, ledger, self.status)
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
         """A new job, or the one that the journal tells of."""
@@ -131,6 +139,7 @@ class Host:
             return machine, Journal.create(self._run.journal, self._job.config), machine.start()
         journal, records = Journal.reopen(self._run.journal)
         machine = Machine(self._job.config)
+        self._progress = Progress(records[0].time_s)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
@@ -153,6 +162,8 @@ class Host:
             self._work_off()
             self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
+            page = LivePage(self._run, self._job, self.outlook)
+            page.begin()
             for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
             self._loop.add_signal_handler(signal.SIGTERM, self._ending.preempt)
@@ -160,7 +171,9 @@ class Host:
                 end = await self._over
             finally:
                 ticker.cancel()
+            page.end()
             await self._farewell(end)
+            await page.close()
         return end.code
 
     async def _listen(self) -> Server[FromController, ToController]:
@@ -227,6 +240,7 @@ class Host:
                 self._finish(effect)
 
     def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        self._progress.take(event, machine, time_s)
         if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
             log.info("%s", recovery.sentence)
             self._checkpoints.on_recovery(recovery)
@@ -243,7 +257,7 @@ class Host:
             self._detector.excuse(event.worker)
         machine, now = self._machine, self._loop.time()
         if machine.phase in TRAINING or not machine.members.coordinates:
-            self._detector.resume(now)
+            self._detector.resume(now, machine.target)
         else:
             self._detector.pause()
         self._detector.expect(machine.awaiting if machine.phase in ANSWERING else (), now)
@@ -372,7 +386,10 @@ class Host:
             self.take(message.event)
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
+            self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Durations):
+            self.outlook.phases.take(node, message.pid, message.counts)
         elif isinstance(message, AskTime):
             self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
@@ -456,7 +473,8 @@ class Host:
         reason = self._end.reason if self._end else ""
         failures = list(self._failures)
         shown = status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
-        return shown | {"checkpoints": self._checkpoints.status()}
+        progressed = progress(self._progress, time.time())
+        return shown | {"checkpoints": self._checkpoints.status(), "progress": progressed}
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""
