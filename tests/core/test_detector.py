@@ -21,12 +21,14 @@ SPAWNED, STANDBY, BUILDING, HOLLOW, IDLE, FORWARD, BACKWARD, READY, COMMITTED, E
 PERIOD_S = 0.125  # exact in binary, so that boundaries are exact too
 WARM = DetectorConfig(first_steps=0)
 A, B = NodeId("a"), NodeId("b")
+BEGAN = Step(7)
+"""Where the workers are at first."""
 
 
 class Bench:
     """A job on a manual clock, one worker per rank, all on one node. Everybody lives unless told otherwise."""
 
-    def __init__(self, ranks: int, config: DetectorConfig = WARM, *, resumed: bool = True) -> None:
+    def __init__(self, ranks: int, config: DetectorConfig = WARM, *, resumed: bool = True, began: Step = BEGAN) -> None:
         self.detector = Detector(ranks, config)
         self.now = 100.0
         self.moved_at: dict[int, float] = {}
@@ -36,11 +38,11 @@ class Bench:
         for rank in range(ranks):
             self.add(rank, Rank(rank))
         if resumed:
-            self.detector.resume(self.now)
+            self.detector.resume(self.now, began)
         assert self.look() == []
 
     def add(self, worker: int, rank: Rank | None, phase: WorkerPhase = FORWARD) -> None:
-        version = 7 if phase >= IDLE else -1
+        version = BEGAN if phase >= IDLE else -1
         self.boards[worker] = Sighting(
             WorkerId(worker), rank, phase, version, Generation(1), pulse=1, moves=1, moved_ago_s=0.0, cpu_s=1.0
         )
@@ -492,6 +494,23 @@ def test_after_its_first_steps_a_worker_is_held_to_its_own_times() -> None:
     assert causes(bench.pass_time(2.125)) == [(0, Cause.HANG)]
 
 
+def test_steps_that_nobody_looked_at_are_steps() -> None:
+    """A look comes twenty times a second, a step may be a thousandth."""
+    bench = Bench(2, DetectorConfig(first_steps=2, first_s=20.0), began=Step(5))
+    bench.move(0, FORWARD)
+    bench.move(1, BACKWARD, waiting=True)
+    assert causes(bench.pass_time(2.125)) == [(0, Cause.HANG)]
+
+
+def test_steps_of_a_newcomer_that_nobody_looked_at_are_steps() -> None:
+    bench = Bench(2, DetectorConfig(first_steps=2, first_s=20.0))
+    bench.add(0, Rank(0), HOLLOW)
+    bench.tick()
+    bench.move(0, FORWARD, version=9)
+    bench.move(1, BACKWARD, version=9, waiting=True)
+    assert causes(bench.pass_time(2.25)) == [(0, Cause.HANG)]
+
+
 def test_coming_to_hold_a_state_is_no_step() -> None:
     bench = hanging(config=DetectorConfig(first_steps=3, first_s=20.0))
     bench.add(2, Rank(2), HOLLOW)
@@ -558,7 +577,7 @@ def test_a_standstill_from_before_the_first_look_does_not_count() -> None:
     bench = hanging()
     bench.pass_time(1)
     bench.detector = Detector(2, WARM)
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     assert bench.pass_time(2.125) == []
     assert causes(bench.tick()) == [(0, Cause.HANG)]
 
@@ -584,7 +603,7 @@ def test_stillness_counts_only_from_the_resume() -> None:
     bench.tick()
     bench.detector.pause()
     assert bench.pass_time(60) == []
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     assert bench.pass_time(2.125) == [], "the first look after the resume is where it begins"
     assert causes(bench.tick()) == [(0, Cause.HANG)]
 
@@ -592,7 +611,7 @@ def test_stillness_counts_only_from_the_resume() -> None:
 def test_a_second_resume_changes_nothing() -> None:
     bench = hanging()
     assert bench.pass_time(2) == []
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     assert causes(bench.tick()) == [(0, Cause.HANG)]
 
 
@@ -601,7 +620,7 @@ def test_time_spent_parked_is_not_typical() -> None:
     bench.detector.pause()
     for version in range(8, 18):
         bench.visit(0, FORWARD, 4.0, version)
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     bench.move(0, FORWARD, version=18)
     bench.move(1, FORWARD, version=18, waiting=True)
     assert causes(bench.pass_time(2.25)) == [(0, Cause.HANG)]
@@ -614,7 +633,7 @@ def test_time_spent_excused_is_not_typical() -> None:
         bench.detector.excuse(WorkerId(0))
         assert bench.pass_time(4) == []
         bench.detector.pause()
-        bench.detector.resume(bench.now)
+        bench.detector.resume(bench.now, BEGAN)
         bench.tick()
     bench.move(0, FORWARD, version=18)
     bench.move(1, FORWARD, version=18, waiting=True)
@@ -625,7 +644,7 @@ def test_a_waiter_that_was_not_seen_since_the_resume_accuses_nobody() -> None:
     bench = hanging()
     bench.detector.pause()
     assert bench.pass_time(10) == []
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     del bench.boards[1]
     assert bench.pass_time(10) == []
 
@@ -635,14 +654,14 @@ def test_who_reported_a_broken_collective_is_excused_until_the_next_resume() -> 
     bench.detector.excuse(WorkerId(0))
     assert bench.pass_time(10) == []
     bench.detector.pause()
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     assert causes(bench.pass_time(2.25)) == [(0, Cause.HANG)]
 
 
 def test_an_excuse_holds_also_when_it_comes_before_the_first_look_after_a_resume() -> None:
     bench = hanging()
     bench.detector.pause()
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     bench.detector.excuse(WorkerId(0))
     assert bench.pass_time(10) == []
 
@@ -755,7 +774,7 @@ def test_a_stall_in_the_next_generation_is_a_new_one() -> None:
     bench = stalled()
     assert len(bench.pass_time(20)) == 1
     bench.detector.pause()
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     for rank in range(3):
         bench.move(rank, FORWARD, waiting=True, generation=Generation(2))
     assert [type(finding) for finding in bench.pass_time(20)] == [Stalled]
@@ -769,7 +788,7 @@ def test_a_stall_teaches_no_patience() -> None:
         for rank in range(3):
             bench.move(rank, phase, waiting=False)
         assert bench.tick() == []
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     for rank in range(3):
         bench.move(rank, BACKWARD, waiting=True, generation=Generation(2))
     assert [type(finding) for finding in bench.pass_time(12)] == [Stalled]
@@ -812,7 +831,7 @@ def test_a_rank_that_was_not_seen_since_the_resume_may_have_moved() -> None:
     bench = stalled()
     bench.detector.pause()
     assert bench.pass_time(30) == []
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     del bench.boards[2]
     assert bench.pass_time(30) == []
 
@@ -826,7 +845,7 @@ def test_ranks_of_two_generations_do_not_stall_together() -> None:
 def test_a_rank_that_was_not_seen_yet_may_be_the_one_that_moves() -> None:
     bench = stalled(2)
     bench.detector = Detector(3, WARM)
-    bench.detector.resume(bench.now)
+    bench.detector.resume(bench.now, BEGAN)
     assert bench.pass_time(60) == []
 
 
@@ -975,7 +994,7 @@ class Life:
 def play(lives: list[Life], until: float, looks: list[float], delays: list[float]) -> list[tuple[float, Finding]]:
     """Two agents look at their workers in their own rhythm; their messages come late, but in order."""
     detector = Detector(len(lives), WARM)
-    detector.resume(0.0)
+    detector.resume(0.0, BEGAN)
     arrivals: list[tuple[float, int, NodeId, list[Sighting]]] = []
     for node, mine in ((A, lives[::2]), (B, lives[1::2])):
         now, arrived = 0.0, 0.0

@@ -20,6 +20,7 @@ FIRST, MIDDLE, LAST = 0, 4, 7
 RANKS = {
     "mlp": 2,
     "conv": 3,
+    "conv-view": 2,
     "gpt": 4,
     "mlp-unused": 2,
     "mlp-static": 3,
@@ -103,6 +104,13 @@ def test_a_job_may_lose_ten_devices(exact: Exact) -> None:
     faults = [f"kill rank={step % 2} step={step} {place}" for step, place in enumerate(list(PLACES.values())[:8])]
     ended = exact("mlp", *faults, "kill rank=1 step=8 phase=idle", "kill rank=0 step=5 phase=forward")
     assert ended.text.count("SIGKILL") >= 10
+
+
+def test_who_is_cut_off_between_two_parts_of_a_step_syncs_its_buffers_again(exact: Exact) -> None:
+    """With `no_sync` DDP sends rank 0's buffers in the first part only, and each rank remembers for itself whether it
+    has come to that. Rank 1 is held in the first part; the replacement has never been there."""
+    ended = exact("conv-view", "slow rank=1 step=3 phase=backward for=1", "kill rank=0 step=3 phase=backward")
+    assert [recovery.cause for recovery in ended.recoveries] == ["EXIT"]
 
 
 # ── several at once ──────────────────────────────────────────────────────────────────────────────────────

@@ -82,9 +82,10 @@ def test_newcomers_and_survivors_die_in_the_recovery(exact: Exact) -> None:
 # ── a piece that has none ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_replica_the_job_ends_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_without_a_replica_or_a_checkpoint_the_job_ends_and_says_what_is_lost(tmp_path: Path) -> None:
     """Three ranks have all parameters between them. That they depend on each other is told at protect()."""
-    ended = run(Trial(RECIPES["fsdp"], 3, 1, (kill(1, 3, "backward"),)), tmp_path / "trial")
+    trial = Trial(RECIPES["fsdp"], 3, 1, (kill(1, 3, "backward"),), ("--checkpoint-every", "off"))
+    ended = run(trial, tmp_path / "trial")
     assert ended.code == 1
     told = [line for line in ended.text.splitlines() if "have no replica" in line]
     assert len(told) == 1

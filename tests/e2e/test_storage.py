@@ -43,9 +43,9 @@ def persister(run: Run) -> psutil.Process:
     return eventually(find, "there is a persister")
 
 
-def agent(run: Run) -> psutil.Process:
+def agent(run: Run, node: str = "local-0") -> psutil.Process:
     found = psutil.Process(run.process.pid).children()
-    return next(child for child in found if "everstep.agent" in _words(child))
+    return next(child for child in found if {"everstep.agent", node} <= set(_words(child)))
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -136,6 +136,16 @@ def test_a_job_that_is_told_to_end_takes_a_checkpoint_first_and_can_go_on_from_i
     step = int(re.findall(r"goes on from the checkpoint of step (\d+)", again.text())[0])
     assert step >= 6
     assert all(worker["version"] >= step for worker in shown["workers"])
+
+
+def test_a_node_that_is_told_to_go_leaves_a_checkpoint_and_the_others_go_on(start: Start) -> None:
+    run = saving(start, "--local-nodes", "2", "--checkpoint-every", LONG)
+    run.training(steps=3)
+    agent(run, "local-1").terminate()
+    committed(run, 3)
+    run.when(lambda status: status["generation"] > 1 and status["state"] == "RUNNING", "it runs again")
+    assert "local-1 is told to end: a checkpoint is taken first" in run.text()
+    go_on(run)
 
 
 def test_the_end_of_the_loop_is_saved(start: Start) -> None:

@@ -24,6 +24,7 @@ from everstep.agent.ring import RingReader
 from everstep.agent.shm import SharedDirectory
 from everstep.agent.slots import SlotBook
 from everstep.agent.spawner import Spawner
+from everstep.agent.stopwatch import Stopwatch
 from everstep.agent.switchboard import Switchboard
 from everstep.agent.timekeeper import Timekeeper
 from everstep.agent.worker import LocalWorker
@@ -63,7 +64,8 @@ class Crew:
         self._supervise = begin
         self._logs = Path(welcome.run_dir) / "logs"
         self._directory = SharedDirectory(welcome.job, node)
-        self.flight = Flight(Path(welcome.run_dir), node, self.workers)
+        self._stopwatch = Stopwatch(tell)
+        self.flight = Flight(Path(welcome.run_dir), node, self.workers, times=self._stopwatch.times)
         self.timekeeper = Timekeeper(tell, self.flight.set_clock)
         self._started: set[WorkerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +86,7 @@ class Crew:
         """Listen to the workers, and record them."""
         self._begin(self.flight.run())
         self._begin(self.timekeeper.run())
+        self._begin(self._stopwatch.run())
         await self._switchboard.open(self._socket, self._token)
 
     async def close(self) -> None:

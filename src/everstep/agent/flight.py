@@ -27,10 +27,12 @@ from everstep.observe.notes import (
     Clock,
     Entry,
     Gone,
+    Note,
     Opened,
     flight_path,
     pack,
 )
+from everstep.observe.phases import PhaseTimes
 from everstep.types import NodeId, Rank, WorkerId
 from everstep.wire.records import RecordFile
 
@@ -58,11 +60,17 @@ class Flight:
     """One for an agent. Made in the event loop."""
 
     def __init__(
-        self, run_dir: Path, node: NodeId, workers: Mapping[WorkerId, Recorded], limit_bytes: int = SAMPLES_BYTES
+        self,
+        run_dir: Path,
+        node: NodeId,
+        workers: Mapping[WorkerId, Recorded],
+        limit_bytes: int = SAMPLES_BYTES,
+        times: PhaseTimes | None = None,
     ) -> None:
         self._path = flight_path(run_dir, node)
         self._workers = workers
         self._limit_bytes = limit_bytes
+        self._times = times or PhaseTimes()
         self._tapes: dict[WorkerId, Tape] = {}
         self._stride = 1
         self._sampled_bytes = 0
@@ -85,7 +93,8 @@ class Flight:
     def ended(self, worker: Recorded, at_ns: int, how: str) -> None:
         """Its process is gone; its ring is not yet."""
         tape = self._tapes.pop(worker.id, None) or Tape()
-        kept = tape.feed(worker.ring.take(final=True), at_ns, self._stride)
+        kept = tape.feed(self._take(worker, final=True), at_ns, self._stride)
+        self._times.forget(worker.id)
         last = tape.end()
         gone = Gone(worker.id, at_ns, how)
         self._write([*_chunks(worker, kept), *_chunks(worker, last), gone])
@@ -104,7 +113,12 @@ class Flight:
 
     def _look_at(self, worker: Recorded) -> Iterable[Entry]:
         tape = self._tapes.setdefault(worker.id, Tape())
-        return _chunks(worker, tape.feed(worker.ring.take(), time.monotonic_ns(), self._stride))
+        return _chunks(worker, tape.feed(self._take(worker), time.monotonic_ns(), self._stride))
+
+    def _take(self, worker: Recorded, *, final: bool = False) -> list[Note]:
+        notes = worker.ring.take(final=final)
+        self._times.feed(worker.id, notes)
+        return notes
 
     # ── the file ─────────────────────────────────────────────────────────────────────────────────────────
 

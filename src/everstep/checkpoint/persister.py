@@ -85,11 +85,11 @@ def main(open_: Callable[[str], Store] = open_store) -> None:
     die_with(options.agent)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    _step_back()
+    lower_priority()
     serve(socket.socket(fileno=options.control), open_)
 
 
-def _step_back() -> None:
+def lower_priority() -> None:
     """Take only what training leaves, of the processors and of the disk."""
     os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)
     with suppress(psutil.AccessDenied, OSError):  # a container may forbid it; then it is only less polite

@@ -9,19 +9,7 @@ from typing import Any
 import click
 
 import everstep
-from everstep.cli import (
-    chaos,
-    checkpoint,
-    cluster,
-    demo,
-    doctor,
-    explain,
-    plan,
-    replay,
-    run,
-    status,
-    trace,
-)
+from everstep.cli import chaos, checkpoint, cluster, demo, doctor, explain, plan, replay, report, run, status, trace
 from everstep.errors import ConfigError, EverstepError, ResourceError
 
 EXIT_FAILED = 1
@@ -74,17 +62,8 @@ def main() -> None:
 
 
 _COMMANDS = (
-    *(
-        run.run,
-        status.status,
-        explain.explain,
-        trace.trace,
-        plan.plan,
-        checkpoint.checkpoint,
-        chaos.chaos,
-        replay.replay,
-    ),
-    *(cluster.controller, cluster.agent, doctor.doctor, demo.demo),
+    *(run.run, status.status, explain.explain, report.report, trace.trace, plan.plan, checkpoint.checkpoint),
+    *(chaos.chaos, replay.replay, cluster.controller, cluster.agent, doctor.doctor, demo.demo),
 )
 for _command in _COMMANDS:
     main.add_command(_command)

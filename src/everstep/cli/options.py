@@ -15,10 +15,12 @@ from everstep.controller.cadence import AUTO
 from everstep.controller.job import CheckpointPlan, Job
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
+from everstep.launch.environment import parse_address
 from everstep.launch.prepare import (
     OURS,
     Program,
     check_importable,
+    check_port,
     find_program,
     job_name,
     worker_environment,
@@ -54,6 +56,7 @@ class JobOptions:
     keep_every: int
     grace_s: float
     resume: str | None
+    web: tuple[str, int] | None
 
     @property
     def wish(self) -> Wish:
@@ -83,6 +86,7 @@ class JobOptions:
             lease_s=self.lease_s,
             fence_s=self.fence_s,
             chaos=self.chaos,
+            web=self.web,
         )
 
     def _environment(self) -> dict[str, str]:
@@ -128,6 +132,26 @@ class Size(click.ParamType[int]):
             return read_size(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+
+class WebAddress(click.ParamType[tuple[str, int] | None]):
+    """Where the live page is: ``PORT``, ``HOST:PORT``, or ``off``."""
+
+    name = "port|host:port|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int] | None:
+        if value == "off":
+            return None
+        if isinstance(value, tuple):
+            return value
+        text = f"127.0.0.1:{value}" if str(value).isdecimal() else str(value)
+        try:
+            host, port = parse_address(text)
+        except ConfigError:
+            self.fail(f"{value!r}: write a port, HOST:PORT, or off", param, ctx)
+        if port:
+            check_port(host, port, "--web")
+        return host, port
 
 
 class Variable(click.ParamType[tuple[str, str]]):
@@ -271,6 +295,13 @@ _JOB = (
         "--resume",
         metavar="latest|STEP|DIR",
         help="Go on from a checkpoint. A run directory that has had a run goes on from its latest one.",
+    ),
+    click.option(
+        "--web",
+        type=WebAddress(),
+        default="{}:{}".format(*_default(Job, "web")),
+        show_default=True,
+        help="Where the live page is; port 0: any that is free. Elsewhere than on loopback it asks for a token.",
     ),
 )
 

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everstep.chaos.spec import Action as FaultAction
@@ -21,11 +21,14 @@ from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
 from everstep.controller.cadence import OFF
 from everstep.controller.checkpoints import Checkpointer
+from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
 from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
+from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
-from everstep.controller.status import status
+from everstep.controller.status import progress, status
+from everstep.controller.web.live import LivePage
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
 from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Resume, Role, Send, Spawn
@@ -42,10 +45,12 @@ from everstep.core.events import (
     Restarted,
     Verdict,
 )
-from everstep.core.machine import ANSWERING, EXIT_FAILED, EXIT_INTERRUPTED, TRAINING, Machine
+from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.ledger import Ledger
 from everstep.observe.log import RecoveryLog
+from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
 from everstep.wire.channel import Channel
 from everstep.wire.codec import Codec
@@ -58,6 +63,7 @@ from everstep.wire.messages import (
     Bye,
     Deliver,
     Done,
+    Durations,
     Fence,
     FromController,
     Inject,
@@ -91,11 +97,6 @@ TICK_S = 0.25
 FAREWELL_S = 10.0
 """How long agents have to end their workers once the job is over."""
 
-EXIT_PREEMPTED = 128 + signal.SIGTERM
-
-HURRY_S = 5.0
-"""When a person stops the job, for what is on its way to storage."""
-
 SHOWN_FAILURES = 20
 
 CHAOS_PACE_S = 0.5
@@ -117,9 +118,6 @@ class Host:
         self._pending: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._end: End | None = None
-        self._saving: asyncio.Task[None] | None = None
-        """A last checkpoint, before the job ends because it was told to."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[End] = self._loop.create_future()
         self._empty = asyncio.Event()
         self._detector = Detector(job.config.ranks)
@@ -128,7 +126,11 @@ class Host:
         self._checkpoints = Checkpointer(
             job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
         )
+        self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
+        self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
+        ledger = Ledger(run.recoveries, run.checkpoints)
+        self.outlook = Outlook(job.name, self._machine, self._progress, ledger, self.status)
 
     def _open_journal(self) -> tuple[Machine, Journal, list[Effect]]:
         """A new job, or the one that the journal tells of."""
@@ -137,6 +139,7 @@ class Host:
             return machine, Journal.create(self._run.journal, self._job.config), machine.start()
         journal, records = Journal.reopen(self._run.journal)
         machine = Machine(self._job.config)
+        self._progress = Progress(records[0].time_s)
         for record, machine, effects in walk(records):
             self._remember(record.time_s, machine, effects)
             if not isinstance(record.entry, JobConfig):
@@ -159,14 +162,18 @@ class Host:
             self._work_off()
             self._plan_chaos()
             ticker = self._loop.create_task(self._tick())
+            page = LivePage(self._run, self._job, self.outlook)
+            page.begin()
             for number in (signal.SIGINT, signal.SIGHUP):
                 self._loop.add_signal_handler(number, self.take, Interrupted())
-            self._loop.add_signal_handler(signal.SIGTERM, self._preempt)
+            self._loop.add_signal_handler(signal.SIGTERM, self._ending.preempt)
             try:
                 end = await self._over
             finally:
                 ticker.cancel()
+            page.end()
             await self._farewell(end)
+            await page.close()
         return end.code
 
     async def _listen(self) -> Server[FromController, ToController]:
@@ -184,9 +191,7 @@ class Host:
 
     async def _farewell(self, end: End) -> None:
         """What is on its way to storage arrives; agents end their workers, then their connections."""
-        if self._checkpoints.under_way:
-            await self._wait_for_storage(end)
-        await self._checkpoints.finish(0)
+        await self._ending.wait_for_storage(end)
         self._run.finish(end.code, end.reason)
         for link in self._links.values():
             link.send(Bye(end.code, end.reason))
@@ -195,40 +200,6 @@ class Host:
                 await asyncio.wait_for(self._empty.wait(), FAREWELL_S)
             except TimeoutError:
                 log.warning("agents %s did not end in %.0f s", sorted(self._links), FAREWELL_S)
-
-    async def _wait_for_storage(self, end: End) -> None:
-        """Meanwhile nobody trains any more."""
-        hurry = end.code == EXIT_INTERRUPTED and self._saving is None
-        limit_s = min(HURRY_S, self._job.checkpoints.grace_s) if hurry else self._job.checkpoints.grace_s
-        steps = ", ".join(map(str, self._checkpoints.under_way))
-        log.info("the checkpoint of step %s is on its way to storage: waiting up to %g s for it", steps, limit_s)
-        for worker, record in self._machine.members.workers.items():
-            self._to(record.node, Fence(worker))
-        await self._checkpoints.finish(limit_s)
-
-    def _preempt(self) -> None:
-        """This machine will be taken away: save what there is, then end."""
-        if self._saving is None and self._end is None:
-            self._saving = self._begin(self._save_and_end())
-
-    async def _save_and_end(self) -> None:
-        grace_s = self._job.checkpoints.grace_s
-        log.info("told to end: a checkpoint is taken first, for which there are %g s", grace_s)
-        if not await self._checkpoints.save(grace_s):
-            log.warning("no new checkpoint was committed before the end")
-        self.take(Interrupted())
-
-    async def _save_and_part(self, node: NodeId) -> None:
-        """It has to go, and the others go on without it."""
-        log.info("%s is told to end: a checkpoint is taken first", node)
-        await self._checkpoints.save(self._job.checkpoints.grace_s)
-        self._to(node, Bye(EXIT_PREEMPTED, "it was told to end"))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     # ── events and effects ───────────────────────────────────────────────────────────────────────────────
 
@@ -269,6 +240,7 @@ class Host:
                 self._finish(effect)
 
     def _record(self, event: Event, machine: Machine, effects: list[Effect], time_s: float) -> None:
+        self._progress.take(event, machine, time_s)
         if (recovery := self._recoveries.take(event, machine, effects, time_s)) is not None:
             log.info("%s", recovery.sentence)
             self._checkpoints.on_recovery(recovery)
@@ -285,7 +257,7 @@ class Host:
             self._detector.excuse(event.worker)
         machine, now = self._machine, self._loop.time()
         if machine.phase in TRAINING or not machine.members.coordinates:
-            self._detector.resume(now)
+            self._detector.resume(now, machine.target)
         else:
             self._detector.pause()
         self._detector.expect(machine.awaiting if machine.phase in ANSWERING else (), now)
@@ -414,7 +386,10 @@ class Host:
             self.take(message.event)
         elif isinstance(message, Beat):
             self._sightings.update((sighting.worker, sighting) for sighting in message.sightings)
+            self._progress.see(message.sightings, time.time())
             self._found(self._detector.observe(node, message.sightings, self._loop.time()))
+        elif isinstance(message, Durations):
+            self.outlook.phases.take(node, message.pid, message.counts)
         elif isinstance(message, AskTime):
             self._to(node, Time(message.sent_ns, time.time()))
         elif isinstance(message, Publish | Keep):
@@ -428,7 +403,7 @@ class Host:
         elif isinstance(message, Skipped):
             self._checkpoints.on_skipped(message)
         elif isinstance(message, Leaving):
-            self._begin(self._save_and_part(node))
+            self._ending.part(node)
         else:
             raise ConfigError(f"{type(message).__name__} is not for an agent to say")
 
@@ -487,7 +462,7 @@ class Host:
             elif isinstance(message, Interrupt):
                 link.send(Done())
                 if message.save:
-                    self._preempt()
+                    self._ending.preempt()
                 else:
                     self.take(Interrupted())
             else:
@@ -498,7 +473,8 @@ class Host:
         reason = self._end.reason if self._end else ""
         failures = list(self._failures)
         shown = status(self._job.name, self._machine, self._sightings, failures, self._recoveries, reason)
-        return shown | {"checkpoints": self._checkpoints.status()}
+        progressed = progress(self._progress, time.time())
+        return shown | {"checkpoints": self._checkpoints.status(), "progress": progressed}
 
     def _plan_chaos(self) -> None:
         """The faults of the job that are the controller's own; the others are for agents and workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -70,6 +71,8 @@ class Job:
     fence_s: float = 5.0
     chaos: tuple[str, ...] = ()
     checkpoints: CheckpointPlan = CheckpointPlan()
+    web: tuple[str, int] | None = ("127.0.0.1", 0)
+    """Where the live page is; port 0: any. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,29 @@ class Address:
     host: str
     port: int
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Where the live page of a run is."""
+
+    host: str
+    port: int
+    url: str
+    """For a browser. It has the token in it if one is needed."""
+
+    @classmethod
+    def at(cls, host: str, port: int, token: Token | None) -> Self:
+        """On all addresses: a name that others can use stands for them."""
+        name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+        url = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        return cls(host, port, url if token is None else f"{url}?token={token.text}")
+
+    @property
+    def sentence(self) -> str:
+        """For a log, where the token has no place."""
+        link, _, token = self.url.partition("?")
+        return f"live page {link}" + (" (the link with its token is in web.json of the run directory)" if token else "")
 
 
 @dataclass(slots=True)
@@ -184,6 +210,22 @@ class RunDir:
 
     def publish(self, address: Address) -> None:
         _write(self._address, msgspec.json.encode(address))
+
+    @property
+    def web_token(self) -> Path:
+        """What the live page asks for where others can reach it. It lets nobody into the job."""
+        return self.path / "web-token"
+
+    @property
+    def _page(self) -> Path:
+        return self.path / "web.json"
+
+    def publish_page(self, page: Page) -> None:
+        _write(self._page, msgspec.json.encode(page))
+
+    def page(self) -> Page | None:
+        """None while there is none."""
+        return _read(self._page, Page) if self._page.exists() else None
 
     @property
     def result(self) -> Path:

@@ -9,6 +9,7 @@ from everstep.core.machine import Machine
 from everstep.core.membership import Worker
 from everstep.core.watch import Sighting
 from everstep.observe.log import RecoveryLog
+from everstep.observe.progress import Progress
 from everstep.observe.records import shown
 from everstep.types import WorkerId
 
@@ -29,6 +30,7 @@ def status(
         "generation": machine.generation,
         "target": machine.target,
         "reason": reason,
+        "ranks": machine.config.ranks,
         "workers": [_worker(members.workers[worker], sightings.get(worker)) for worker in members.seated()],
         "standbys": [_standby(members.workers[worker], sightings.get(worker)) for worker in sorted(members.pool)],
         "nodes": [
@@ -38,6 +40,17 @@ def status(
         "failures": [{"time": time_s, "text": text} for time_s, text in failures],
         "recoveries": recoveries.count,
         "last_recovery": shown(recoveries.last),
+    }
+
+
+def progress(made: Progress, now_s: float) -> dict[str, Any]:
+    """How the job gets on."""
+    return {
+        "steps": made.completed,
+        "steps_per_s": round(made.steps_per_s(), 3),
+        "elapsed_s": round(made.elapsed_s(now_s), 3),
+        "productive_s": round(made.productive_s, 3),
+        "goodput": round(made.goodput(now_s), 4),
     }
 
 

@@ -23,7 +23,7 @@ from itertools import islice
 from everstep.core.events import Cause, NodeLost, Position, Stalled, Verdict
 from everstep.core.watch import DetectorConfig, Limit, Sighting, Watch
 from everstep.errors import ConfigError
-from everstep.types import Generation, NodeId, Rank, WorkerId, WorkerPhase
+from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
 __all__ = ["Detector", "DetectorConfig", "Finding", "Sighting"]
 
@@ -65,6 +65,7 @@ class Detector:
         self._owed: dict[WorkerId, float] = {}
         """Who owes an answer in a recovery, and since when."""
         self._epoch = 0
+        self._began = Step(0)
         self._checked_at: float | None = None
         self._moved_at = 0.0
         self._scan_at = 0.0
@@ -72,8 +73,10 @@ class Detector:
 
     # ── what the host says ───────────────────────────────────────────────────────────────────────────────
 
-    def resume(self, now: float) -> None:
-        """The job trains. Who stood still until now was told to, so stillness counts from here. May be repeated."""
+    def resume(self, now: float, began: Step) -> None:
+        """The job trains. Who stood still until now was told to, so stillness counts from here. Who held no state
+        before has begun with the step ``began``. May be repeated."""
+        self._began = began
         if not self._active:
             self._active = True
             self._epoch += 1
@@ -152,9 +155,9 @@ class Detector:
         watch = self._watches.get(new.worker)
         self._count(watch.seen if watch else None, new)
         if watch is None:
-            watch = self._watches[new.worker] = Watch(self.config, node, new)
+            watch = self._watches[new.worker] = Watch(self.config, node, new, self._began)
             record.workers.add(new.worker)
-        if watch.look(new, self._epoch, training=self._active) and new.training:
+        if watch.look(new, self._epoch, self._began, training=self._active) and new.training:
             self._moved_at, self._scan_at = now, 0.0
         return watch
 

@@ -147,7 +147,7 @@ class Watch:
         "still_s",
     )
 
-    def __init__(self, config: DetectorConfig, node: NodeId, first: Sighting) -> None:
+    def __init__(self, config: DetectorConfig, node: NodeId, first: Sighting, began: Step) -> None:
         self._config = config
         self.node = node
         self.seen = first
@@ -157,13 +157,15 @@ class Watch:
         """How long it has shown no sign of life: no move, no heartbeat, no CPU time."""
         self._cpu_s = first.cpu_s
         self._epoch = self._excused_in = -1
-        self._steps = 0
+        self._steps = max(0, first.version - began) if first.training else 0
+        """Done by this incarnation, those too that nobody looked at."""
         # By phase, and by whether it waits: the longest stretch of each of the last visits.
         self._history: dict[tuple[WorkerPhase, bool], deque[float]] = {}
         self._longest: dict[bool, float] = {}
 
-    def look(self, new: Sighting, epoch: int, *, training: bool) -> bool:
-        """Take a look at it in; whether it has moved. In a new epoch the main thread's stillness starts anew."""
+    def look(self, new: Sighting, epoch: int, began: Step, *, training: bool) -> bool:
+        """Take a look at it in; whether it has moved. In a new epoch the main thread's stillness starts anew. Who held
+        no state before has begun with the step ``began``."""
         old, self.seen = self.seen, new
         moved = new.moves != old.moves
         passed_s = new.moved_ago_s if moved else new.moved_ago_s - old.moved_ago_s
@@ -174,6 +176,8 @@ class Watch:
             self._longest.clear()  # what was no stretch of training, if only by the end, teaches nothing
         self._listen(old, new, seen_s, alive=moved or seen_s < passed_s)
         self._learn(old, new, training=training)
+        if new.training:
+            self._steps += max(0, new.version - (old.version if old.training else began))
         return moved
 
     def _listen(self, old: Sighting, new: Sighting, seen_s: float, *, alive: bool) -> None:
@@ -195,8 +199,6 @@ class Watch:
                     self._history[key] = deque(maxlen=self._config.memory)
                 self._history[key].append(longest_s)
             self._longest.clear()
-            if old.training and new.training:
-                self._steps += max(0, new.version - old.version)
         if training and not new.limit_s:
             self._longest[new.waits] = max(self._longest.get(new.waits, 0.0), self.still_s)
 

@@ -183,8 +183,12 @@ class Launcher:
     # ── people ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _watch(self) -> None:
+        page_shown = False
         async with Client(self._run) as client:
             while True:
+                if not page_shown and (page := self._run.page()) is not None:
+                    page_shown = True
+                    self._screen.say(page.sentence)
                 try:
                     self._screen.status(await client.ask())
                 except OSError:

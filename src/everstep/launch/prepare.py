@@ -155,8 +155,8 @@ def check_devices(offer: str, ranks: int, nodes: int) -> None:
         raise ConfigError(f"{what}: name more, or give --nproc {offered}")
 
 
-def check_port(host: str, port: int) -> None:
-    """Whether the controller will be able to listen there."""
+def check_port(host: str, port: int, option: str = "--bind") -> None:
+    """Whether the controller will be able to listen there, as this option wants."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,4 +165,4 @@ def check_port(host: str, port: int) -> None:
             probe.listen()
         except OSError as error:
             reason = error.strerror or error
-            raise ConfigError(f"cannot listen on {host}:{port} ({reason}): give --bind another address") from None
+            raise ConfigError(f"cannot listen on {host}:{port} ({reason}): give {option} another address") from None

@@ -92,11 +92,12 @@ def find_token(path: Path | None = None, environ: Mapping[str, str] = os.environ
 
 def require_token(bind_host: str, token: Token | None) -> None:
     """Only loopback may be served without a token. A name that is not localhost counts as open to others."""
-    if token is None and not _is_loopback(bind_host):
+    if token is None and not is_loopback(bind_host):
         raise ConfigError(f"listening on {bind_host!r} needs a token: set {TOKEN_VARIABLE} or name a token file")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can mean it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

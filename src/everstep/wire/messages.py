@@ -237,6 +237,16 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the workers of this agent have taken in each phase, all sums since the agent began."""
+
+    pid: int
+    """Of the agent: another one begins to count anew."""
+    counts: dict[str, tuple[tuple[int, ...], float]]
+    """As `observe.phases.Counts`."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskTime:
     """What time is it? The answer is a `Time`."""
 
@@ -382,6 +392,7 @@ ToController = (
     | Notice
     | Sick
     | Beat
+    | Durations
     | AskTime
     | Stack
     | Raised

@@ -119,12 +119,13 @@ async def serve(
     """Listen on an address; port 0 lets the kernel choose. A connection ends when its handler returns."""
     if not isinstance(address, Path):
         require_token(address[0], terms.token)
-    listener = _listen(address)
+    listener = listen(address)
     actual = address if isinstance(address, Path) else listener.getsockname()[:2]
     return Server(listener, actual, terms, handler, max_strangers)
 
 
-def _listen(address: Address) -> socket.socket:
+def listen(address: Address) -> socket.socket:
+    """A socket that listens, without waiting for anybody; a ConfigError says why there is none."""
     sock = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
         sock.setblocking(False)

@@ -44,16 +44,34 @@ class Buckets:
         self.ddp = ddp
         self.name = name
         self.layout = Layout()
-        self._at_start = self.layout
+        self._at_start = self.layout, self.syncs_next
         self._world = world
         self._counting: list[Any] = []
         ddp.register_forward_pre_hook(self._before_forward)
+
+    @property
+    def syncs_next(self) -> bool:
+        """Whether the next Forward begins with rank 0's buffers: not so if the one before was in `no_sync` or without
+        gradients. All ranks have to think the same of it, whichever part of a step they were interrupted in."""
+        return self.ddp.require_forward_param_sync
+
+    @syncs_next.setter
+    def syncs_next(self, value: bool) -> None:
+        self.ddp.require_forward_param_sync = value
+
+    def plain(self) -> list[Any]:
+        """What a newcomer has to have too."""
+        return [*self.layout.plain(), self.syncs_next]
+
+    def take(self, plain: Sequence[Any]) -> None:
+        broadcasts, visits, self.syncs_next = plain
+        self.layout = Layout(broadcasts, visits)
 
     # ── while training ───────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
         """A step begins: a redo of it has to begin with the same layout."""
-        self._at_start = self.layout
+        self._at_start = self.layout, self.syncs_next
 
     def _before_forward(self, module: torch.nn.Module, _: Any) -> None:
         """DDP would rebuild a moment later; here the broadcast is seen."""
@@ -114,7 +132,7 @@ class Buckets:
     def drop(self) -> None:
         """The step is dropped: the layout is the one that it began with."""
         self._stop_counting()
-        self.layout = self._at_start
+        self.layout, self.syncs_next = self._at_start
 
     def renew(self) -> None:
         """A reducer that knows nothing of what was cut off, in this layout."""
@@ -229,9 +247,9 @@ def buckets_of(modules: Iterable[tuple[str, torch.nn.Module]], world: World) -> 
 
 
 def layouts(buckets: Sequence[Buckets]) -> list[Any]:
-    return [bucket.layout.plain() for bucket in buckets]
+    return [bucket.plain() for bucket in buckets]
 
 
 def take_layouts(buckets: Sequence[Buckets], plain: Sequence[Any]) -> None:
-    for bucket, (broadcasts, visits) in zip(buckets, plain, strict=True):
-        bucket.layout = Layout(broadcasts, visits)
+    for bucket, taken in zip(buckets, plain, strict=True):
+        bucket.take(taken)
