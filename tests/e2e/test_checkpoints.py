@@ -5,6 +5,7 @@ Each case is a real job with real kills, compared with the clean run of the same
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -166,3 +167,19 @@ def test_training_goes_on_while_both_slots_are_busy(start: Callable[..., Run]) -
     records = read_checkpoints(job.dir / "checkpoints.jsonl")
     assert any(record.fate is Fate.SKIPPED and "both slots are busy" in record.reason for record in records)
     assert (records[-1].step, records[-1].fate) == (steps, Fate.COMMITTED)
+
+
+def test_too_little_memory_ends_the_job_before_its_first_step(start: Callable[..., Run]) -> None:
+    """Here because no file may be as large as a slot."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))  # processes that are started have it too
+    try:
+        job = start("--nproc", "2", "--standby", "0", "-m", "everstep.chaos.exact", "--out", ".")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert job.wait() == 1, job.text()
+    last = job.text().strip().splitlines()[-1]
+    assert "no room for checkpoints: " in last
+    assert "slot-" in last
+    assert "--checkpoint-every off" in last
+    assert not Outcome.read(job.dir.parent, 2).losses
