@@ -64,7 +64,7 @@ class Keeper:
         """Wait for the slots: without them the job shall not begin."""
         slots = self._control.wait_for_slots(self._size_bytes)
         if slots.error:
-            raise ResourceError(f"no room for checkpoints: {slots.error}; or run with --checkpoint-every off")
+            raise ResourceError(f"no room for checkpoints: {slots.error}")
         self._open(slots)
 
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────
