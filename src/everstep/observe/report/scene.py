@@ -53,6 +53,10 @@ class Stage:
     start_s: float
     end_s: float
 
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
@@ -93,6 +97,13 @@ class Scene:
     def updated(self) -> StepSpan | None:
         """The attempt at step i whose update counts."""
         return next((span for span in self.steps if span.step == self.step and span.updated_s is not None), None)
+
+    @property
+    def failed(self) -> Iterator[tuple[Actor, Failure, float]]:
+        """Who failed, why, and when."""
+        for actor in self.actors:
+            if actor.failure is not None and actor.failed_s is not None:
+                yield actor, actor.failure, actor.failed_s
 
     def events(self) -> Iterator[float]:
         """Every time at which something is seen to happen."""
