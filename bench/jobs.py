@@ -21,7 +21,8 @@ from everstep.observe.records import Recovery, read_recoveries
 from everstep.wire.messages import Inject, Interrupt
 
 WAIT_S = 120.0
-LIMITS = ("--max-failures", "100000", "--max-failures-per-step", "100000")
+LIMITS = ("--max-failures", "100000", "--max-failures-per-step", "100000", "--checkpoint-every", "off")
+"""What is measured here is without checkpoints."""
 T = TypeVar("T")
 
 

@@ -71,7 +71,18 @@ def _plain(layers: int) -> list[int]:
 
 def _everstep(layers: int) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "everstep.cli", "run", "--nproc", "2", "--run-dir", str(Path(folder) / "run")]
+        command = [
+            sys.executable,
+            "-m",
+            "everstep.cli",
+            "run",
+            "--nproc",
+            "2",
+            "--checkpoint-every",
+            "off",
+            "--run-dir",
+            str(Path(folder) / "run"),
+        ]
         command += ["-m", "bench.spread", str(layers), "everstep", str(MEMORY_STEPS)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return _resident(done.stdout)

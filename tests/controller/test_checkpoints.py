@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -49,9 +48,9 @@ class Scene:
     def _take(self, event: Event) -> None:
         self.job.tell(event)
 
-    def seal(self, at: Checkpoint, *ranks: int, slot: int = 0, began_s: float = 5.0) -> None:
+    def seal(self, at: Checkpoint, *ranks: int, slot: int = 0) -> None:
         for rank in ranks or (0, 1):
-            sealed = Sealed(Rank(rank), self.job.node_of(rank), at, slot, 100, 0.25 * (rank + 1), began_s + rank)
+            sealed = Sealed(Rank(rank), self.job.node_of(rank), at, slot, 100, 0.25 * (rank + 1), 5.0 + rank)
             self.job.tell(sealed)
             self.checkpoints.on_event(sealed)
 
@@ -203,16 +202,17 @@ def test_the_end_waits_for_what_is_on_its_way_and_then_gives_up(place: Place) ->
 
 def test_a_checkpoint_before_the_end_is_a_new_one(place: Place) -> None:
     async def act(scene: Scene) -> None:
+        scene.seal(point(7), 0)
         saving = asyncio.create_task(scene.checkpoints.save(DEADLINE_S))
         await asyncio.sleep(0)
         assert [schedule.soon for schedule in scene.schedules()] == [True, True]
         scene.checkpoints.brief([scene.job.worker(0)])
         assert scene.schedules()[-1].soon, "who comes meanwhile is asked too"
-        scene.seal(point(7))
+        scene.seal(point(7), 1)
         scene.write(point(7))
         await scene.committed(point(7))
-        assert not saving.done(), "it was begun before: the clock of its node says so"
-        scene.seal(point(8), slot=1, began_s=time.time())
+        assert not saving.done(), "it was begun before"
+        scene.seal(point(8), slot=1)
         scene.write(point(8))
         assert await saving
 

@@ -11,7 +11,7 @@ import pytest
 
 from everstep.core import planner
 from everstep.core.effects import Action, Command, Release, Resume, Stop
-from everstep.core.events import Committed, Ended, Event, JobPhase, NodeJoined, Position, Restarted, Stopped
+from everstep.core.events import Checkpoint, Committed, Ended, Event, JobPhase, NodeJoined, Position, Restarted, Stopped
 from everstep.core.machine import TABLE, Machine
 from everstep.core.membership import Membership
 from everstep.core.planner import Decision, decide
@@ -85,6 +85,26 @@ def test_rollback_though_a_holder_lives() -> None:
             self._fall_back([0])
 
     assert_caught(two(Kind.CRASH, checkpoint=True, machine=Mutant), "rolls back although every shard has a live holder")
+
+
+# ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_on_storage_is_forgotten(monkeypatch: Patch) -> None:
+    def mutant(self: planner.Checkpoints) -> tuple[Checkpoint, str] | None:
+        complete = self.complete()
+        return (max(complete), "memory") if complete else None
+
+    monkeypatch.setattr(planner.Checkpoints, "newest", mutant)
+    assert_caught(two(Kind.CRASH, mesh=Mesh(1, 2), checkpoint=True), "although a good checkpoint is on storage")
+
+
+def test_a_resumed_job_begins_anew() -> None:
+    class Mutant(Machine):
+        def _start_training(self) -> None:
+            self._resume()
+
+    assert_caught(two(Kind.CRASH, checkpoint=True, resume=True, machine=Mutant), "the job is RESUMING")
 
 
 # ── fence and generations ────────────────────────────────────────────────────────────────────────────────

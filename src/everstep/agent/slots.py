@@ -110,7 +110,7 @@ class SlotBook:
             try:
                 pair = await self._pair(worker.rank, size_bytes)
             except (ResourceError, CheckpointError, OSError) as error:
-                answer = Slots((), self._store, self._attempt, str(error))
+                answer = Slots((), self._store, self._attempt, f"{error}; or take none, with --checkpoint-every off")
             else:
                 paths = tuple(str(slot.path) for slot in pair.slots)
                 answer = Slots(paths, self._store, self._attempt)

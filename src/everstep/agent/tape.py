@@ -84,7 +84,8 @@ class Tape:
 
     def _turn(self, note: Note, kept: Kept, stride: int) -> None:
         """The next step begins, and ends this one."""
-        self._unit.notes.append(note._replace(mark=Mark.END))
+        # Just before it, so that notes sorted by time are in order.
+        self._unit.notes.append(note._replace(at_ns=note.at_ns - 1, mark=int(Mark.END)))
         _write(self._unit, kept)
         self._recent.append(self._unit)
         fate = _Fate.SAMPLE if is_sample(note.step, stride, False) else _Fate.OPEN

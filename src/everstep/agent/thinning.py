@@ -10,6 +10,8 @@ from everstep.observe.notes import CODEC, KIND, MAGIC, NOTE, Chunk, Entry, Note,
 from everstep.types import Mark
 from everstep.wire.records import RecordFile, scan
 
+_CHUNK_BYTES = 1024 * NOTE.size
+"""Who wants to know of a short time only skips the chunks of others."""
 _FORWARD, _CHECKPOINT = int(Mark.FORWARD), int(Mark.CHECKPOINT)
 
 
@@ -48,8 +50,8 @@ def _joined(samples: dict[int, list[Chunk]], stride: int) -> Iterator[Chunk]:
         for start, stop, step, checkpoint in _units(unpack(data)):
             if is_sample(step, stride, checkpoint):
                 kept += data[start * NOTE.size : stop * NOTE.size]
-        if kept:
-            yield Chunk(worker, chunks[-1].rank, sample=True, data=bytes(kept))
+        for start in range(0, len(kept), _CHUNK_BYTES):
+            yield Chunk(worker, chunks[-1].rank, sample=True, data=bytes(kept[start : start + _CHUNK_BYTES]))
 
 
 def _units(notes: list[Note]) -> Iterator[tuple[int, int, int, bool]]:

@@ -41,6 +41,8 @@ class _Course:
     checkpoint: Checkpoint
     every: int
     why: str
+    begun_s: float = field(default_factory=time.monotonic)
+    """When this controller heard of it first. The clocks of nodes may differ."""
     seals: dict[Rank, Sealed] = field(default_factory=dict)
     skips: dict[Rank, str] = field(default_factory=dict)
     sealed_s: float | None = None
@@ -238,7 +240,7 @@ class Checkpointer:
         self._error = ""
         self._end(course, record)
         self._take(Persisted(checkpoint))
-        if record.time_s >= self._save_since:
+        if course.begun_s >= self._save_since:
             self._fresh.set()
         self._spread(self._cadence.committed(checkpoint.step, course.k0_s, record.k1_s or 0.0))
 
@@ -282,7 +284,7 @@ class Checkpointer:
         """Take one now, or as soon as a recovery is over; whether it is committed within the limit."""
         if self._cadence.every.off or self._machine().phase not in (*TRAINING, *RECOVERING):
             return False
-        self._save_since = time.time()
+        self._save_since = time.monotonic()
         self._fresh.clear()
         self._saving += 1
         self._spread(self._cadence.ask(asyncio.get_running_loop().time()))

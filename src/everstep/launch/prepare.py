@@ -27,7 +27,7 @@ from everstep.wire.auth import TOKEN_VARIABLE
 RUNS = Path("runs")
 """Where run directories are by default, below the working directory."""
 
-SHARED_BYTES_PER_WORKER = 64 * 1024
+SHARED_BYTES_PER_WORKER = 128 * 1024
 """The board of a worker, and room for the directories."""
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

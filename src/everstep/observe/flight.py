@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -12,13 +11,30 @@ from pathlib import Path
 from everstep.errors import ConfigError, WireError
 from everstep.observe.clocks import NodeClock
 from everstep.observe.history import JOB_ENDED, Fate, read_history
-from everstep.observe.notes import CODEC, FOLDER, KIND, MAGIC, Chunk, Clock, Entry, Gone, Note, Opened, unpack
+from everstep.observe.notes import (
+    CODEC,
+    FOLDER,
+    KIND,
+    MAGIC,
+    NOTE,
+    Chunk,
+    Clock,
+    Entry,
+    Gone,
+    Note,
+    Opened,
+    marks,
+    unpack,
+)
 from everstep.observe.timeline import Lane, Span
 from everstep.types import Mark, WorkerId
 from everstep.wire.records import scan
 
 EVER = (-math.inf, math.inf)
 _KNOWN = frozenset(Mark)
+_NAMES = {int(mark): mark.name for mark in Mark}
+_STOP, _END = int(Mark.STOP), int(Mark.END)
+_IN_AN_UPDATE = [Mark.COMMITTED, Mark.STOP, Mark.IDLE]
 
 
 def read_lanes(run_dir: Path, within: tuple[float, float] = EVER) -> tuple[Lane, ...]:
@@ -44,8 +60,7 @@ class _Track:
     clocks: list[Clock]
     opened: Opened
     rank: int | None = None
-    notes: set[Note] = field(default_factory=set)
-    """What was taken as a sample may have been written again when a failure followed."""
+    chunks: list[bytes] = field(default_factory=list)
     gone: Gone | None = None
 
 
@@ -63,10 +78,11 @@ class _Session:
         elif isinstance(entry, Chunk):
             track = self._track(entry.worker)
             track.rank = entry.rank if entry.rank is not None else track.rank
-            notes = unpack(entry.data)
-            if strange := {note.mark for note in notes} - _KNOWN:
+            if len(entry.data) % NOTE.size or not entry.data:
+                raise WireError(f"{len(entry.data)} bytes of notes")
+            if strange := set(marks(entry.data)) - _KNOWN:
                 raise WireError(f"phase {min(strange)}")
-            track.notes.update(notes)
+            track.chunks.append(entry.data)
         elif isinstance(entry, Gone):
             self._track(entry.worker).gone = entry
 
@@ -85,7 +101,7 @@ def _sessions(path: Path) -> Iterator[_Session]:
                 session = _Session(entry)
             elif session is not None:
                 session.take(entry)
-        except (WireError, struct.error) as error:
+        except WireError as error:
             raise ConfigError(
                 f"{path} holds something at byte {at} that another version of everstep has written: {error}"
             ) from None
@@ -105,29 +121,41 @@ def _lane(worker: int, track: _Track | None, fate: Fate | None, within: tuple[fl
             end = track.gone.how
         end_s = gone_s
     rank = track.rank if rank is None else rank
-    return Lane(worker, rank, track.node, tuple(_spans(track.notes, clock, within)), end_s, end)
+    return Lane(worker, rank, track.node, tuple(_spans(track.chunks, clock, within)), end_s, end)
 
 
-def _spans(notes: Iterable[Note], clock: NodeClock, within: tuple[float, float]) -> Iterator[Span]:
-    ordered = sorted(notes, key=_order)
+def _spans(chunks: Iterable[bytes], clock: NodeClock, within: tuple[float, float]) -> Iterator[Span]:
+    # What was taken as a sample may have been written again when a failure followed.
+    ordered = sorted({note for data in _near(chunks, clock, within) for note in unpack(data)})
     _let_updates_end(ordered)
     for note, following in zip_longest(ordered, ordered[1:]):
-        if note.mark == Mark.END:
+        if note.mark == _END:
             continue
         start_s = clock.wall_s(note.at_ns)
         end_s = clock.wall_s(following.at_ns) if following is not None else None
         if start_s > within[1] or (end_s is not None and end_s < within[0]):
             continue
-        yield Span(Mark(note.mark).name, note.step, note.attempt, note.generation, start_s, end_s)
+        yield Span(_NAMES[note.mark], note.step, note.attempt, note.generation, start_s, end_s)
 
 
-def _order(note: Note) -> tuple[int, bool]:
-    return note.at_ns, note.mark != Mark.END
+def _near(chunks: Iterable[bytes], clock: NodeClock, within: tuple[float, float]) -> Iterator[bytes]:
+    """Those with notes of that time, and the ones next to it: a span may begin or end in these."""
+    before: tuple[float, bytes] | None = None
+    after: tuple[float, bytes] | None = None
+    for data in chunks:
+        first_s = clock.wall_s(NOTE.unpack_from(data)[0])
+        last_s = clock.wall_s(NOTE.unpack_from(data, len(data) - NOTE.size)[0])
+        if last_s < within[0]:
+            before = max(before or (last_s, data), (last_s, data))
+        elif first_s > within[1]:
+            after = min(after or (first_s, data), (first_s, data))
+        else:
+            yield data
+    yield from (data for _, data in filter(None, (before, after)))
 
 
 def _let_updates_end(notes: list[Note]) -> None:
     """A Stop cuts the collectives, and an update needs none: it goes on to its end, and only then the worker stands."""
-    for index in reversed(range(len(notes) - 2)):
-        update, stop, after = notes[index : index + 3]
-        if (update.mark, stop.mark, after.mark) == (Mark.COMMITTED, Mark.STOP, Mark.IDLE):
-            notes[index + 1 : index + 3] = [after._replace(mark=int(Mark.STOP))]
+    for index in reversed([index for index, note in enumerate(notes) if note.mark == _STOP]):
+        if [note.mark for note in notes[max(0, index - 1) : index + 2]] == _IN_AN_UPDATE:
+            notes[index : index + 2] = [notes[index + 1]._replace(mark=_STOP)]

@@ -45,6 +45,11 @@ def unpack(data: bytes) -> list[Note]:
     return [Note._make(fields) for fields in NOTE.iter_unpack(data)]
 
 
+def marks(data: bytes) -> bytes:
+    """Those of many notes."""
+    return data[NOTE.size - 2 :: NOTE.size]
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An agent began to write. Its own wall clock has to do until there is a `Clock`."""
