@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
 import psutil
 import pytest
 from tests.controller.web.conftest import Shown, Site
+from tests.e2e.conftest import eventually
 
 from everstep.controller.web import pictures as module
 from everstep.controller.web.pictures import NARROW, RUN_PICTURES, WIDE, DrawError, Pictures
@@ -22,6 +24,15 @@ def fail(shown: Shown) -> None:
     shown.job.recovered()
     (shown.root / "recoveries.jsonl").write_bytes(b"".join(map(encode, shown.job.records)))
     shown.job.now += 100.0
+
+
+def drawing() -> bool:
+    """A process of ours draws."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found.append("everstep.launch.draw" in child.cmdline())
+    return any(found)
 
 
 @pytest.fixture
@@ -94,5 +105,13 @@ def test_who_draws_for_too_long_is_ended(shown: Shown, pictures: Pictures, monke
     monkeypatch.setattr(module, "DRAW_S", 0.001)
     with pytest.raises(DrawError, match="not drawn within"):
         asyncio.run(pictures.get("consistency", WIDE))
-    children = psutil.Process(os.getpid()).children()
-    assert [child for child in children if "everstep.launch.draw" in child.cmdline()] == []
+    assert not drawing()
+
+
+def test_a_page_that_ends_takes_along_who_draws(site: Site) -> None:
+    fail(site.shown)
+    with socket.create_connection(("127.0.0.1", site.port), 10) as sock:
+        sock.sendall(b"GET /picture/recovery-0.svg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        eventually(drawing, "it is being drawn")
+        site.close()
+        assert not drawing()
