@@ -54,7 +54,7 @@ chaos: $(STAMP)  ## real jobs with random failures for MINUTES=10 from SEED=0, t
 	done
 
 bench: $(STAMP)  ## what detection, recovery and protection cost, one table each; takes long
-	@set -e; for name in core step steady detect recovery restore sharded checkpoint persist; do \
+	@set -e; for name in core step steady detect recovery restore sharded checkpoint persist page; do \
 		printf '\n=== bench.%s ===\n' "$$name"; \
 		$(BIN)/python -m bench.$$name; \
 	done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,3 +59,16 @@ def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: boo
     chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print" if paper else "", "features": [scheme]})
+
+
+def complaints(chrome: webdriver.Chrome) -> list[str]:
+    """Lines of the console since the last time: errors, and what a page was not allowed to do."""
+    return [str(entry["message"]) for entry in chrome.get_log("browser")]
+
+
+def asked(chrome: webdriver.Chrome) -> set[str]:
+    """Every address that the page has asked for since the last time."""
+    entries = chrome.get_log("performance")
+    messages = [json.loads(entry["message"])["message"] for entry in entries]
+    sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+    return {url for params in sent if not (url := params["request"]["url"]).startswith(("data:", "chrome:"))}
