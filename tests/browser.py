@@ -50,7 +50,7 @@ def browser(profile: Path) -> Iterator[webdriver.Chrome]:
 
 def log(chrome: webdriver.Chrome, name: str) -> list[dict[str, Any]]:
     """What was written to it since the last look: ``browser`` is the console, ``performance`` has the requests."""
-    return list(chrome.get_log(name))  # type: ignore[no-untyped-call]
+    return list(chrome.get_log(name))
 
 
 def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: bool = False) -> None:
