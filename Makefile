@@ -6,7 +6,7 @@ STAMP   := .venv/.installed
 CHECKED := $(wildcard src tests scripts bench examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint chaos bench clean
+.PHONY: help demo test lint browser chaos bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CHECKED)
+
+browser:  ## Debian's chromium for the tests of pages, which are skipped without it
+	@command -v chromium chromedriver >/dev/null || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium chromium-driver; } >/dev/null || \
+		echo "chromium cannot be installed here: the tests that need a browser will be skipped"
 
 # Random failures for so many minutes, in an order that the seed gives.
 MINUTES ?= 10
@@ -49,7 +54,7 @@ chaos: $(STAMP)  ## real jobs with random failures for MINUTES=10 from SEED=0, t
 	done
 
 bench: $(STAMP)  ## what detection, recovery and protection cost, one table each; takes long
-	@set -e; for name in core step steady detect recovery restore sharded persist; do \
+	@set -e; for name in core step steady detect recovery restore sharded checkpoint persist page; do \
 		printf '\n=== bench.%s ===\n' "$$name"; \
 		$(BIN)/python -m bench.$$name; \
 	done

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         ProtocolError,
         ResourceError,
         RuleError,
+        SlotHeld,
         SpawnError,
         StateError,
+        Unreadable,
         WireError,
     )
     from everstep.worker.job import Job, init
@@ -46,9 +48,11 @@ __all__ = [
     "ProtocolError",
     "ResourceError",
     "RuleError",
+    "SlotHeld",
     "SpawnError",
     "StateError",
     "Step",
+    "Unreadable",
     "WireError",
     "__version__",
     "init",

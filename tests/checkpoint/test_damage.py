@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.checkpoint.conftest import Place, expected, load, manifest, point, share
+from tests.checkpoint.conftest import COORDINATES, TIME_S, Place, expected, load, manifest, point, share
 
 from everstep.checkpoint import catalog, files, names
 from everstep.checkpoint.catalog import Condition
+from everstep.checkpoint.commit import commit
 from everstep.checkpoint.disk import Disk
 from everstep.errors import CheckpointError, StateError
 
@@ -124,6 +126,14 @@ def test_a_file_of_another_rank_or_checkpoint_is_not_taken(both: Place) -> None:
         shutil.copy(other, both.file(NEW, 1))
         with pytest.raises(CheckpointError):
             catalog.check(both.store, newest.commit)
+
+
+def test_a_commit_that_gives_a_file_to_another_rank_is_not_believed(place: Place) -> None:
+    first, second = place.persist(NEW)
+    swapped = [replace(first, rank=second.rank), replace(second, rank=first.rank)]
+    made = commit(place.store, NEW, swapped, COORDINATES, TIME_S)
+    with pytest.raises(CheckpointError, match="is the share of rank 1"):
+        catalog.check(place.store, made)
 
 
 def test_the_manifest_of_a_file_alone_tells_whose_it_is(place: Place) -> None:

@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from everstep.checkpoint import files
 from everstep.checkpoint.manifest import ITEM_BYTES, Entry, Manifest, arrange
 from everstep.checkpoint.store import DirectoryStore
+from everstep.errors import StateError
 from everstep.worker.checkpoint.share import DTYPES
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process reads
@@ -84,3 +85,8 @@ def test_every_type_that_a_share_can_hold_is_read_by_safetensors(tmp_path: Path)
             tensor = file.get_tensor(entry.key)
             assert (tensor.dtype, tensor.shape) == (DTYPES[entry.dtype], (3,))
             assert tensor.view(torch.uint8).numpy().tobytes() == data[entry.start : entry.start + entry.size_bytes]
+
+
+def test_a_type_that_no_file_can_hold_is_named() -> None:
+    with pytest.raises(StateError, match=r"model\.z has elements of type torch\.complex128"):
+        arrange([Entry("model.z", "model.z", "torch.complex128", [2], [0], [2], 0, 0, 32)])

@@ -28,6 +28,12 @@ def test_a_sealed_share_is_read_as_it_was_written(slot: Path) -> None:
         assert bytes(content.data) == share(OLD, 0)
 
 
+def test_what_was_read_outlives_the_reader(slot: Path) -> None:
+    with SlotReader(slot) as reader:
+        content = reader.read(OLD)
+    assert bytes(content.data) == share(OLD, 0)
+
+
 def test_the_data_begins_on_a_page(slot: Path) -> None:
     assert slot.read_bytes().index(share(OLD, 0)) % 4096 == 0
 

@@ -29,6 +29,8 @@ WRONG = [
     ("run --lease 0 train.py", ["'--lease'", "'0' is no duration", "more than 0"]),
     ("run --fence nan train.py", ["'--fence'", "'nan' is no duration", "give seconds"]),
     ("run --fence inf train.py", ["'--fence'", "'inf' is no duration"]),
+    ("run --web no train.py", ["'--web'", "'no'", "write a port, HOST:PORT, or off"]),
+    ("run --web 70000 train.py", ["'--web'", "'70000'", "write a port"]),
     ("run --env NOVALUE train.py", ["'NOVALUE'", "write it as NAME=VALUE"]),
     ("run --env RANK=3 train.py", ["RANK is set by everstep", "leave it out"]),
     ("run --env EVERSTEP_TOKEN=x train.py", ["EVERSTEP_TOKEN is set by everstep"]),
@@ -163,6 +165,23 @@ def test_every_option_reaches_the_job(everstep: Everstep, started: list[tuple[Jo
     assert job.preload == (*PRELOAD, "json", "xml")
     assert (job.lease_s, job.fence_s, job.chaos, job.local_world_size) == (4.5, 2.0, ("kill rank=2 step=7",), 3)
     assert sorted(nodes) == ["local-0", "local-1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "web"),
+    [
+        ("", ("127.0.0.1", 0)),
+        ("--web off", None),
+        ("--web 0", ("127.0.0.1", 0)),
+        ("--web 0.0.0.0:0", ("0.0.0.0", 0)),
+        ("--web [::1]:0", ("::1", 0)),
+    ],
+)
+def test_the_live_page_is_on_loopback_unless_it_is_told_otherwise(
+    everstep: Everstep, started: list[tuple[Job, dict[str, str]]], given: str, web: tuple[str, int] | None
+) -> None:
+    assert everstep("run", *given.split(), "train.py").exit_code == 0
+    assert started[0][0].web == web
 
 
 def test_each_command_explains_itself_with_an_example(everstep: Everstep) -> None:

@@ -160,5 +160,12 @@ def test_the_end_of_the_loop_is_saved(start: Start) -> None:
     assert _digests(again) == digests
 
 
+def test_a_failure_after_the_loop_begins_again_at_its_end(start: Start) -> None:
+    run = start(*TWO, "--checkpoint-every", LONG, str(SCRIPTS / "saving.py"), "6", PAUSE_S, "failed")
+    assert run.wait() == 0
+    assert "all started again and loaded step 6" in run.text()
+    assert len(_digests(run)) == 1
+
+
 def _digests(run: Run) -> set[str]:
     return set(re.findall(r"has ([0-9a-f]{64})", run.text()))

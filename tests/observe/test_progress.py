@@ -69,6 +69,17 @@ def test_the_start_does_not_count(job: WatchedJob) -> None:
     assert (job.progress.productive_s, job.progress.goodput(job.now)) == (0.0, 0.0)
 
 
+def test_a_rank_that_waits_for_the_others_at_the_start_has_not_begun() -> None:
+    job = WatchedJob(ranks=2, standbys=0)
+    while not job.machine.members.coordinates:
+        job.tell(job.answers.popleft())
+    job.see(0, 0)
+    assert not job.progress.begun
+    job.now += 3.0
+    job.training(0)
+    assert job.progress.training_s(job.now) == 0.0
+
+
 def test_steps_count_from_end_to_end(job: WatchedJob) -> None:
     job.step(1, 2.0)
     job.step(3, 3.0)

@@ -40,6 +40,7 @@ def test_it_is_shown_and_told_with_its_place(agent: StandIn) -> None:
         ("RuleError", Cause.RULE),
         ("ConfigError", Cause.RULE),
         ("LostError", Cause.LOST),
+        ("ResourceError", Cause.RESOURCE),
         ("StateError", Cause.EXCEPTION),
     ],
 )

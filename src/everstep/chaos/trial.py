@@ -43,8 +43,8 @@ class Trial:
 
     @property
     def clean(self) -> Self:
-        """The same without failures; a standby changes nothing there."""
-        return replace(self, faults=(), standbys=0, options=())
+        """The same without failures and without checkpoints; a standby changes nothing there."""
+        return replace(self, faults=(), standbys=0, options=("--checkpoint-every", "off"))
 
     def words(self, folder: Path | str) -> list[str]:
         """What follows `everstep`."""

@@ -24,7 +24,8 @@ FORMAT = 1
 PAGE_BYTES = 4096
 HEADER_LIMIT_BYTES = 100_000_000
 """What the safetensors library reads at most."""
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 256 << 10
+"""What is hashed and then written is still in the cache of the core."""
 _LENGTH_BYTES = 8
 _NO_DIGEST = "0" * 32
 
@@ -84,7 +85,7 @@ def write(
 
 
 def _stream(part: Part, offset: int, entries: list[Entry], data: memoryview) -> list[str]:
-    """Write and hash block by block, so that the second of them finds the block in the cache of the processor."""
+    """Block by block, so that the data comes from memory once."""
     hashes = [xxhash.xxh3_128() for _ in entries]
     current = 0
     for begin in range(0, len(data), BLOCK_BYTES):

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import click
 
+from everstep.cli.status import newest
 from everstep.errors import ConfigError
 from everstep.launch.lookback import look_back
+from everstep.launch.prepare import RUNS
 from everstep.observe.report.page import page, pictures
 
-_HELP = """Draw a run: its recoveries, a step, its checkpoints, in one HTML file that needs no network.
+_HELP = """Draw a run: its recoveries, a step, its checkpoints, in one HTML file that needs no network. Default: the
+newest directory in ./runs.
 
 \b
-    everstep report runs/20260130-101500-train
+    everstep report
     everstep report runs/20260130-101500-train -o report.html --svg pictures
 
 It works during the run and after it, and with what is there of a run that was killed.
@@ -22,19 +25,18 @@ It works during the run and after it, and with what is there of a run that was k
 
 
 @click.command(help=_HELP)
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Default: report.html in the run directory.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="The file. Default: report.html in the directory."
+    "--svg", "folder", type=click.Path(path_type=Path), help="Write each picture alone, too, into this folder."
 )
-@click.option(
-    "--svg", "svg_dir", type=click.Path(path_type=Path), help="Write each picture alone, too, to this folder."
-)
-def report(directory: Path, output: Path | None, svg_dir: Path | None) -> None:
+def report(directory: Path | None, out: Path | None, folder: Path | None) -> None:
+    directory = directory or newest(RUNS)
     run = look_back(directory, time.time())
-    _write(output or directory / "report.html", page(run))
-    if svg_dir is not None:
+    _write(out or directory / "report.html", page(run))
+    if folder is not None:
         for picture in pictures(run):
-            _write(svg_dir / f"{picture.name}.svg", picture.standalone())
+            _write(folder / f"{picture.name}.svg", picture.standalone())
 
 
 def _write(path: Path, text: str) -> None:
@@ -43,5 +45,5 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; give -o or --svg another place") from None
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; give --out or --svg another place") from None
     click.echo(path)

@@ -260,5 +260,5 @@ def _write(path: Path, data: bytes) -> None:
 def _read(path: Path, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is of another version of everstep, or damaged: {error}") from None

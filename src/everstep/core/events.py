@@ -42,6 +42,7 @@ class Cause(enum.Enum):
     LAYOUT = "built a different model"
     RULE = "broke a rule"
     LOST = "lost what nobody else has"
+    RESOURCE = "is short of a resource"
     CHECKPOINT = "a checkpoint cannot be loaded"
 
 

@@ -86,6 +86,8 @@ ACTIVE = (STARTING, RUNNING, *RECOVERING, ENDING)
 TRAINING = (RUNNING, RESUMING)
 ANSWERING = (STOPPING, SETTLING)
 """Survivors owe an answer that each of them can give alone."""
+HOPELESS = (Cause.RULE, Cause.LOST, Cause.RESOURCE)
+"""A replacement would fail again, or hide that something is wrong."""
 MAX_DUDS = 3
 """So many processes in a row that did not come to init(), and no more standbys are started until one does."""
 
@@ -240,7 +242,7 @@ class Machine(JobState):
             self.members.mark(self.members.workers[event.worker].node, trouble=True)
         usable = event.cause is not Cause.DEVICE
         self._fail([event.worker], event.cause, event.evidence, event.place, usable=usable)
-        if event.cause in (Cause.RULE, Cause.LOST):  # a replacement would fail again, or hide that something is wrong
+        if event.cause in HOPELESS:
             self._end(EXIT_FAILED, self.last_failure)
 
     def _on_device_sick(self, event: DeviceSick) -> None:

@@ -67,7 +67,7 @@ class Progress:
         # Once the job goes on, only those of its generation tell; before, survivors may finish their update.
         oldest = self._generation if self._trains else Generation(0)
         newest = max((seen.version for seen in sightings if seen.training and seen.generation >= oldest), default=-1)
-        if newest < 0:
+        if newest < 0 or (self._mark_s is None and not self._trains):
             return
         if self._mark_s is None:
             self._begin(time_s)

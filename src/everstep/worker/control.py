@@ -90,8 +90,8 @@ class Control:
         self.keeper: Keeper | None = None
         self.slots: Slots | None = None
         self.schedule: Schedule | None = None
-        self._agreed: Generation | None = Generation(0)
-        """The newest generation whose first words were exchanged, unless a checkpoint was loaded in it."""
+        self._agreed = Generation(0)
+        """The newest generation whose first words were exchanged."""
         self._in_flight: int | None = None
         self._waits = False
         self._channel = BlockingChannel.connect(seat.socket, Terms(_SENDS, _RECEIVES, seat.token))
@@ -272,7 +272,6 @@ class Control:
             with self._changed:
                 self._carry_out(self._machine.unusable(checkpoint, str(error)))
             return
-        self._agreed = None
         self._track.version = checkpoint.step
         self._track.recovered(WorkerPhase.IDLE, checkpoint.step)
         with self._changed:

@@ -38,8 +38,10 @@ def report_uncaught(report: Callable[[str, str, Cause], None]) -> None:
 
 def _cause(error: BaseException) -> Cause:
     """Whether it is worth another try."""
-    if isinstance(error, RuleError | ConfigError | ResourceError):
+    if isinstance(error, RuleError | ConfigError):
         return Cause.RULE
+    if isinstance(error, ResourceError):
+        return Cause.RESOURCE
     return Cause.LOST if isinstance(error, LostError) else Cause.EXCEPTION
 
 

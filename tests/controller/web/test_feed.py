@@ -27,6 +27,9 @@ def moved(**changes: object) -> dict[str, Any]:
 def test_what_passes_without_anything_happening_is_no_change() -> None:
     later = moved(age_s=0.9) | {"progress": {"steps": 4, "elapsed_s": 6.0}}
     assert shapes.change(STATUS, later) == {}
+    saved = {"checkpoints": {"committed": {"step": 4, "age_s": 1.0}}}
+    aged = {"checkpoints": {"committed": {"step": 4, "age_s": 2.0}}}
+    assert shapes.change(STATUS | saved, STATUS | aged) == {}
 
 
 def test_a_worker_that_moves_is_told_in_short() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from everstep.observe.report.svg import Svg
 
@@ -41,7 +42,7 @@ class Drawing:
         knots = [
             tuple(map(float, knot.split(":"))) for knot in next(self.having("scale")).get("data-scale", "").split()
         ]
-        for (before, left), (after, right) in zip(knots, knots[1:], strict=False):
+        for (before, left), (after, right) in pairwise(knots):
             if before <= time_s <= after:
                 return left + (right - left) * (time_s - before) / (after - before)
         raise AssertionError(f"{time_s} is not in {knots}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from everstep.core.events import JobPhase
+from everstep.observe.checkpoints import CheckpointRecord, Fate
 from everstep.observe.history import PhaseSpan
 from everstep.observe.records import Decision, Donor, Failure, Outcome, Recovery, Replacement
 from everstep.observe.report.run import Run, State
@@ -197,3 +198,28 @@ def _recovery(
         outcome=Outcome.RECOVERED,
         failures=(failure,),
     )
+
+
+def with_checkpoints(run: Run, count: int = 6, k0_s: float = 0.004, k1_s: float = 0.4) -> Run:
+    """One each second, before the failure of this run; they come to storage."""
+    began_s = ZERO_S - count - 1.0
+    records = tuple(
+        CheckpointRecord(
+            step=20 * (index + 1),
+            generation=1,
+            attempt=0,
+            fate=Fate.COMMITTED,
+            reason="",
+            time_s=began_s + index + 1,
+            k0_s=k0_s,
+            sealed_s=began_s + index + 1 + k0_s,
+            k1_s=k1_s,
+            committed_s=began_s + index + 1 + k0_s + k1_s,
+            bytes=5_000_000,
+            every=20,
+            why="t = 20 steps of 0.05 s: asked for",
+        )
+        for index in range(count)
+    )
+    first = PhaseSpan(JobPhase.RESUMING, Generation(1), began_s, ZERO_S)
+    return replace(run, checkpoints=records, phases=(first, *run.phases))

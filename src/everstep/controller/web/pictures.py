@@ -20,8 +20,8 @@ WIDE, NARROW = 1120, 360
 
 DRAW_S = 30.0
 STAND_S = 2.0
-"""And twenty times as long as it took to draw, so that drawing takes a small share of one core at most."""
-IDLE_SHARE = 20
+"""And fifty times as long as it took to draw, so that drawing takes a small share of one core at most."""
+IDLE_SHARE = 50
 FRESH_S = 30.0
 """The pictures of the whole run change a little with every step."""
 SETTLE_S = 8.0

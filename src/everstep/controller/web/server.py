@@ -71,10 +71,19 @@ class PageServer(uvicorn.Server):
         try:
             await self.serve(sockets=[listener])
         finally:
-            for server in self.servers:
-                server.close()
-            for connection in list(self.server_state.connections):
-                connection.transport.abort()
+            await self._clear()
+
+    async def _clear(self) -> None:
+        """Whatever a request has begun ends with it: a process that draws is gone when this returns."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            if not task.cancelling():  # a second time would cut its cleaning short
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def leave(self) -> None:
         self.should_exit = True

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 _WHO = ("rank", "worker", "pid", "node", "device")
-_OF_TIME = ("elapsed_s",)
+_OF_TIME = ("elapsed_s", "age_s")
 """What changes when nothing happens is no change."""
 
 
@@ -32,7 +32,7 @@ def change(old: Json, new: Json) -> Json:
 def _lasting(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {name: field for name, field in value.items() if name not in _OF_TIME}
+    return {name: _lasting(field) for name, field in value.items() if name not in _OF_TIME}
 
 
 def _who(row: Json) -> list[Any]:

@@ -129,7 +129,9 @@ def _cycle(cycle: Cycle, top: float, width: float) -> tuple[Markup, float]:
         _memory(record, cycle, k0, k0_end, lane, width),
     ]
     if record.k1_s is not None:
-        parts.append(_storage(record, cycle, scale(k1_start_s), scale(k1_end_s), k0, k0_end, upper, lane, k1_start_s))
+        parts.append(
+            _storage(record, cycle, scale(k1_start_s), scale(k1_end_s), k0, k0_end, upper, lane, k1_start_s, width)
+        )
     for x, right, seconds in (
         (start, k0, record.time_s - cycle.start_s),
         (k0_end, end, cycle.end_s - cycle.sealed_s),
@@ -225,6 +227,7 @@ def _storage(
     y: float,
     lane: float,
     start_s: float,
+    width: float,
 ) -> Markup:
     assert record.k1_s is not None
     told = hint(
@@ -238,11 +241,15 @@ def _storage(
     said = f"k₁ = {words.duration(record.k1_s)}"
     full = f"checkpoint → persistent storage  {said}"
     inside = fitting([full, said], right - x - 8, SMALL_PX)
-    label = (
-        text((x + right) / 2, y + LANE / 2 + 4, inside, "on-block small bold middle")
-        if inside
-        else text(x, y - 5, f"persistent storage, {said}", "small bold")
-    )
+    label = Markup()
+    if inside:
+        label += text((x + right) / 2, y + LANE / 2 + 4, inside, "on-block small bold middle")
+    rest = "" if inside == full else "checkpoint → persistent storage" if inside else full
+    beside = fitting([rest, said], width - right - 12, SMALL_PX * 1.1)
+    if rest and beside:
+        label += text(right + 8, y + LANE / 2 + 4, beside, "small bold")
+    elif rest:
+        label += text(width - 8, y - 5, rest, "small bold end")
     from_x = min(k0_end - 8, (k0 + k0_end) / 2 + 14)
     middle = y + LANE / 2
     shaft = f"M{from_x:.2f},{lane}V{middle}H{x - 6:.2f}"

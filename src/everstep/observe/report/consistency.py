@@ -223,7 +223,7 @@ def _below(
         for phase, length_s in step.lengths.items():
             x, right = scale(step.start_s(phase)), scale(step.start_s(phase) + length_s)
             yield path(f"M{x + 1:.2f},{y + 2}v5H{right - 1:.2f}v-5", "bracket")
-            label = fitting([words.duration(length_s)], right - x + 12, SMALL_PX)
+            label = fitting([words.duration(length_s)], right - x + 2, SMALL_PX)
             yield text(min((x + right) / 2, width - 22), y + 20, label, "small middle")
         said = f"A typical step, {words.duration(step.length_s)}: the median of {words.plural(step.samples, 'step')}."
         said += " Short phases are drawn wider than they are." if stretched else ""

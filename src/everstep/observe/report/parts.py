@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from everstep.observe.report.markup import Markup, join
 from everstep.observe.report.scale import Scale
-from everstep.observe.report.svg import SMALL_PX, group, line, path, rect, text, text_width
+from everstep.observe.report.svg import SMALL_PX, group, line, path, rect, spread, text, text_width
 from everstep.observe.report.words import BACKWARD, COMMITTED, FORWARD, READY, duration
 
 LABELS = {
@@ -76,13 +76,6 @@ def cuts(scale: Scale, top: float, bottom: float) -> Markup:
     return join(shapes)
 
 
-def cut_labels(scale: Scale, y: float) -> Markup:
-    return join(
-        text((scale(cut.start_s) + scale(cut.end_s)) / 2, y, f"{duration(cut.length_s)} cut", "small soft middle")
-        for cut in scale.cuts
-    )
-
-
 def grid(scale: Scale, zero_s: float, top: float, bottom: float) -> Markup:
     ticks = (scale(tick) for tick in scale.ticks(zero_s, _about(scale)))
     return join(line(x, top, x, bottom, "grid") for x in ticks)
@@ -93,28 +86,29 @@ def _about(scale: Scale) -> int:
 
 
 def axis(scale: Scale, zero_s: float, y: float, zero: str) -> Markup:
-    """Times from ``zero_s``, whose tick says what happened then."""
-    zero_x = scale(zero_s)
-    half = text_width(zero, SMALL_PX, bold=True) / 2
+    """Times from ``zero_s``, whose tick says what happened then; and how much the cuts leave out."""
     shapes = [line(scale.left, y, scale.right, y, "axis")]
-    taken = [(zero_x - half, zero_x + half)]
+    fixed = [(scale(zero_s), zero, "small bold middle")]
     for cut in scale.cuts:
         middle = (scale(cut.start_s) + scale(cut.end_s)) / 2
-        width = text_width(f"{duration(cut.length_s)} cut", SMALL_PX)
-        taken.append((middle - width / 2, middle + width / 2))
+        fixed.append((middle, f"{duration(cut.length_s)} cut", "small soft middle"))
+    fixed.sort()
+    widths = [text_width(words, SMALL_PX, bold=True) + 8 for _, words, _ in fixed]
+    places = spread([middle for middle, _, _ in fixed], widths, scale.left - 4, scale.right + 4)
+    taken = []
+    for (_, words, class_), width, place in zip(fixed, widths, places, strict=True):
+        shapes.append(text(place, y + 16, words, class_))
+        taken.append((place - width / 2, place + width / 2))
     for tick in scale.ticks(zero_s, _about(scale)):
         x, words = scale(tick), _signed(tick - zero_s)
-        width = text_width(words, SMALL_PX)
+        half = text_width(words, SMALL_PX) / 2 + 2
+        middle = min(max(x, scale.left + half), scale.right - half)
         shapes.append(line(x, y, x, y + 4, "axis"))
-        middle = min(max(x, scale.left + width / 2), scale.right - width / 2)
-        if abs(tick - zero_s) > 1e-9 and all(
-            middle + width / 2 + 6 < start or middle - width / 2 - 6 > end for start, end in taken
-        ):
+        if abs(tick - zero_s) > 1e-9 and all(middle + half < start or middle - half > end for start, end in taken):
             shapes.append(text(middle, y + 16, words, "small soft middle"))
-            taken.append((middle - width / 2, middle + width / 2))
-    zero_at = min(max(zero_x, scale.left + half), scale.right - half)
-    shapes.append(line(zero_x, y - 4, zero_x, y + 5, "axis zero") + text(zero_at, y + 16, zero, "small bold middle"))
-    return join([*shapes, cut_labels(scale, y + 16)])
+            taken.append((middle - half, middle + half))
+    x = scale(zero_s)
+    return join([*shapes, line(x, y - 4, x, y + 5, "axis zero")])
 
 
 def roomiest(scale: Scale, x: float, right: float) -> tuple[float, float]:

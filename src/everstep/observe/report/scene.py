@@ -53,6 +53,10 @@ class Stage:
     start_s: float
     end_s: float
 
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
@@ -90,9 +94,21 @@ class Scene:
     """i, the step in which the failure was."""
 
     @property
+    def rolled_back(self) -> bool:
+        """Steps before i are done again: the parameters were newer than those that all went on with."""
+        return self.recovery.step is not None and self.recovery.target < self.recovery.step
+
+    @property
     def updated(self) -> StepSpan | None:
         """The attempt at step i whose update counts."""
         return next((span for span in self.steps if span.step == self.step and span.updated_s is not None), None)
+
+    @property
+    def failed(self) -> Iterator[tuple[Actor, Failure, float]]:
+        """Who failed, why, and when."""
+        for actor in self.actors:
+            if actor.failure is not None and actor.failed_s is not None:
+                yield actor, actor.failure, actor.failed_s
 
     def events(self) -> Iterator[float]:
         """Every time at which something is seen to happen."""
@@ -113,8 +129,10 @@ def set_scene(run: Run, recovery: Recovery) -> Scene:
     over_s = recovery.time - recovery.t_detect_s + recovery.t_total_s
     step = _step(recovery)
     start_s = min(_start(actors, recovery, step, failed_s), recovery.time - recovery.t_detect_s)
-    living = [actor.lane for actor in actors if actor.part is not Part.FAILED]
-    steps = tuple(_steps(living or [actor.lane for actor in actors], start_s, over_s, recovery, step))
+    lanes_of = [actor.lane for actor in actors if actor.part is not Part.FAILED]
+    if not any(actor.part in (Part.SURVIVOR, Part.DONOR) for actor in actors):
+        lanes_of = [actor.lane for actor in actors]
+    steps = tuple(_steps(lanes_of, start_s, over_s, recovery, min(step, recovery.target)))
     end_s = _end(steps, recovery, over_s)
     stages = tuple(_stages(run, recovery, over_s))
     return Scene(
@@ -128,7 +146,7 @@ def set_scene(run: Run, recovery: Recovery) -> Scene:
         over_s,
         next((stage.start_s for stage in reversed(stages) if stage.name == "first step"), None),
         stages,
-        tuple(span for span in steps if span.start_s < end_s),
+        tuple(span for span in steps if start_s - AT_ONCE_S / 1e3 <= span.start_s < end_s),
         step,
     )
 
@@ -206,11 +224,12 @@ def _step(recovery: Recovery) -> int:
 
 def _start(actors: Sequence[Actor], recovery: Recovery, step: int, failed_s: float) -> float:
     """Where step i, or the one that was interrupted, began."""
+    wanted = step if recovery.step is None else recovery.step
     begun = [
         span.start_s
         for actor in actors
         for span in actor.lane.spans
-        if span.phase in STEP_PHASES and span.start_s <= failed_s and span.step in (step, recovery.step)
+        if span.phase in STEP_PHASES and span.start_s <= failed_s and span.step == wanted
     ]
     newest = [time for time in begun if time > failed_s - 3 * recovery.t_total_s - 60]
     return min(newest, default=failed_s - BEFORE * recovery.t_total_s)
@@ -247,20 +266,20 @@ def _steps(lanes: Iterable[Lane], start_s: float, over_s: float, recovery: Recov
                 known[span.step] = span.generation
             last_s = lane.end_s if lane.end_s is not None else over_s
             found[span.step, known[span.step]].append(replace(span, end_s=span.end_s or max(span.start_s, last_s)))
-    seen: set[int] = set()
+    newest = -1
     for (step, _), spans in sorted(found.items(), key=lambda item: min(span.start_s for span in item[1])):
         ready = [span.start_s for span in spans if span.phase == READY]
         passed = [span.start_s for span in spans if span.phase == COMMITTED]
         yield StepSpan(
             step,
-            step in seen,
+            step <= newest,
             min(span.start_s for span in spans),
             max(span.end_s or span.start_s for span in spans),
             min(passed, default=max(ready, default=None)),
             bool(passed),
             max((span.end_s or span.start_s for span in spans if span.phase == COMMITTED), default=None),
         )
-        seen.add(step)
+        newest = max(newest, step)
 
 
 # ── stages ───────────────────────────────────────────────────────────────────────────────────────────────

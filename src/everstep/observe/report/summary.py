@@ -90,9 +90,7 @@ def tiles(run: Run) -> list[Tile]:
         note = f"median of {len(done)}; {span}" if done else "none was completed"
         found.append(Tile("recovery", value, note + (f"; {lost} not completed" if lost else "")))
         redone = sum(recovery.steps_redone for recovery in run.recoveries)
-        found.append(
-            Tile("steps run again", f"{redone:,}", "begun, dropped and run once more; none completed was lost")
-        )
+        found.append(Tile("steps run again", f"{redone:,}", _redone_note(run)))
     if run.checkpoints:
         last = run.checkpoints[-1]
         committed = sum(record.committed_s is not None for record in run.checkpoints)
@@ -121,6 +119,13 @@ def _goodput_tile(run: Run) -> Tile:
 def _steps_note(run: Run) -> str:
     step = typical_step(run.lanes)
     return f"{words.duration(step.length_s)} each, typically" if step is not None else ""
+
+
+def _redone_note(run: Run) -> str:
+    back = [one for one in run.recoveries if one.decision in (Decision.ROLLBACK, Decision.RESTART) and one.steps_redone]
+    if back:
+        return f"begun and run once more, after {words.plural(len(back), 'return')} to a checkpoint or the start too"
+    return "begun, dropped and run once more; none completed was lost"
 
 
 def _by(run: Run) -> str:

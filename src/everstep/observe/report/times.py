@@ -79,7 +79,7 @@ def _histogram(seconds: Sequence[float], width: float, top: float) -> tuple[Mark
     said = f"median {words.duration(median(seconds))}"
     half = text_width(said, SMALL_PX, bold=True) / 2
     shapes.append(line(middle, top, middle, base, "median"))
-    shapes.append(text(min(max(middle, half + 4), width - half - 4), top - 4, said, "small bold middle"))
+    shapes.append(text(min(max(middle, left + half), width - half - 4), top - 4, said, "small bold middle"))
     return group(*shapes, class_="histogram"), base + 26
 
 

@@ -47,6 +47,7 @@ CAUSES = {
     "LAYOUT": "another model",
     "RULE": "broke a rule",
     "LOST": "lost private state",
+    "RESOURCE": "short of a resource",
 }
 
 

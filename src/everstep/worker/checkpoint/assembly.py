@@ -28,7 +28,8 @@ class Assembly:
         self._manifests: dict[int, Manifest] = {}
         self._entries: list[Entry] = []
         self._targets: list[torch.Tensor] = []
-        self._digests: list[bytes] = []
+        self._have: set[int] = set()
+        """The numbers of those that are there."""
         self._wrong = ""
         """What is wrong with a share that was received: said at the end, because its sender goes on."""
         self.size_bytes = 0
@@ -40,7 +41,7 @@ class Assembly:
         numbers = self._begin(share.manifest)
         for number, view in zip(numbers, _tensors(share), strict=True):
             self._targets[number].copy_(view)
-            self._digests[number] = tensor_digest(view)
+            self._have.add(number)
 
     def take_file(self, share: ShareFile) -> None:
         """From storage; it checks its digests."""
@@ -51,7 +52,7 @@ class Assembly:
             else:
                 raw = torch.frombuffer(share.read(entry), dtype=torch.uint8)
                 target.copy_(raw.view(DTYPES[entry.dtype]).view(entry.shape))
-            self._digests[number] = tensor_digest(target)
+            self._have.add(number)
 
     def receive(self, group: dist.ProcessGroup, source: int) -> None:
         """From a rank that has it in the memory of its node. RuntimeError if one more failure comes."""
@@ -60,8 +61,7 @@ class Assembly:
         arrived = receive_tensors(group, source, [self._targets[number] for number in numbers])
         if arrived.here != arrived.sent:
             self._wrong = self._wrong or f"the share of rank {manifest.rank} has changed on its way"
-        for number, digest in zip(numbers, arrived.here, strict=True):
-            self._digests[number] = digest
+        self._have.update(numbers)
 
     def _begin(self, manifest: Manifest) -> list[int]:
         """The numbers of the tensors in this share, but for those without elements."""
@@ -69,7 +69,6 @@ class Assembly:
             places = self._state.places()
             self._entries = manifest.entries
             self._targets = [self._target(entry, places.get(entry.name)) for entry in manifest.entries]
-            self._digests = [b""] * len(manifest.entries)
         elif manifest.entries != self._entries:
             self._wrong = self._wrong or f"the share of rank {manifest.rank} has other tensors than its replicas"
         if manifest.layout != self._layout:
@@ -93,17 +92,26 @@ class Assembly:
         """Be in this state, bit for bit; gives what was private to this replica."""
         if self._wrong:
             raise CheckpointError(self._wrong)
-        absent = [entry.name for entry, digest in self._numbered() if entry.size_bytes and not digest]
+        absent = [
+            entry.name for number, entry in enumerate(self._entries) if entry.size_bytes and number not in self._have
+        ]
         if absent or replicate not in self._manifests:
             raise CheckpointError(f"it is not complete: nobody has saved {', '.join(absent[:4]) or 'this rank'}")
         manifest = self._manifests[replicate]
         self._state.put(manifest.values, self._targets)
-        known = {it.data_ptr(): digest for it, digest in zip(self._targets, self._digests, strict=True)}
-        check_equal((manifest.values, self._digests), self._state, known)
+        self._check(manifest.values)
         return manifest.private
 
-    def _numbered(self) -> zip[tuple[Entry, bytes]]:
-        return zip(self._entries, self._digests, strict=True)
+    def _check(self, values: bytes) -> None:
+        """The objects have what they were given. Mostly that is the same memory, and then a number stands for it."""
+        _, flat = self._state.read()
+        live = {tensor.data_ptr() for tensor in flat.tensors}
+        marks = [
+            str(number).encode() if target.data_ptr() in live else tensor_digest(target)
+            for number, target in enumerate(self._targets)
+        ]
+        known = {target.data_ptr(): mark for target, mark in zip(self._targets, marks, strict=True)}
+        check_equal((values, marks), self._state, known)
 
 
 def send_share(group: dist.ProcessGroup, to: Rank, share: Content) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.core.events import Checkpoint
-from everstep.errors import ResourceError, SlotHeld
+from everstep.errors import ResourceError, SlotHeld, StateError
 from everstep.types import Generation, Step
 from everstep.worker.checkpoint.estimate import share_bytes
 from everstep.worker.checkpoint.load import Loader
@@ -97,8 +97,8 @@ class Keeper:
                 assert self._snapshots is not None
                 checkpoint = Checkpoint(version, generation, slots.attempt)
                 slot, size_bytes = self._snapshots.take(checkpoint, self._track.reach_checkpoint)
-            except SlotHeld as busy:
-                control.skipped(version, str(busy))
+            except (SlotHeld, StateError) as unfit:  # busy, or with a tensor that no file can hold
+                control.skipped(version, str(unfit))
             except ResourceError as small:
                 control.skipped(version, str(small))
                 self._grow()

@@ -24,7 +24,7 @@ const find = (id) => document.getElementById(id);
 const narrow = matchMedia("(max-width: 719px)");
 let job = { workers: [], ranks: 0 };
 let cells = [];
-let recoveries = 0;
+let saved = 0;
 
 function make(name, className, ...children) {
   const element = document.createElement(name);
@@ -134,7 +134,13 @@ function tellOf(cell) {
 
 // ── recoveries and checkpoints ──────────────────────────────────────────────────────────────────────────
 
+function isThere(list, key) {
+  return [...list.children].some((item) => item.dataset.key === key);
+}
+
 function addRecovery(record, { isNew }) {
+  const list = find("recoveries"), key = String(record.number);
+  if (isThere(list, key)) return;
   const figure = make("figure");
   figure.dataset.picture = `recovery-${record.number}`;
   const stages = STAGES.map((stage) => `${stage.replace("_", " ")} ${seconds(record[`t_${stage}_s`])}`).join(" · ");
@@ -143,8 +149,7 @@ function addRecovery(record, { isNew }) {
     make("p", "stages", `total ${seconds(record.t_total_s)}: ${stages} · ${more}`));
   details.addEventListener("toggle", () => { if (details.open) load(figure); });
   const item = make("li", "", details);
-  item.dataset.number = record.number;
-  const list = find("recoveries");
+  item.dataset.key = key;
   list.prepend(item);
   while (list.children.length > SHOWN) list.lastChild.remove();
   if (isNew) {
@@ -152,16 +157,17 @@ function addRecovery(record, { isNew }) {
     details.open = true;
     setTimeout(() => { if (details.open) load(figure); }, SETTLED_MS);
   }
-  recoveries += 1;
   find("none").hidden = true;
   find("times").hidden = false;
 }
 
 function addCheckpoint(record) {
+  const list = find("checkpoints"), key = `${record.step} ${record.generation} ${record.attempt}`;
+  if (isThere(list, key)) return;
   const values = [clock(record.time_s), record.step, record.fate, seconds(record.k0_s), seconds(record.k1_s), size(record.bytes)];
   const row = make("tr", "", ...values.map((value) => make("td", "", String(value))));
+  row.dataset.key = key;
   if (record.reason) row.title = record.reason;
-  const list = find("checkpoints");
   list.prepend(row);
   while (list.children.length > SHOWN) list.lastChild.remove();
   find("saved").hidden = false;
@@ -169,15 +175,15 @@ function addCheckpoint(record) {
 }
 
 async function readRecords() {
-  const [before, saved] = await Promise.all(["recoveries", "checkpoints"].map(async (name) => {
+  const [failed, kept] = await Promise.all(["recoveries", "checkpoints"].map(async (name) => {
     const answer = await fetch(`/api/${name}`);
     return (await answer.json())[name];
   }));
   find("recoveries").replaceChildren();
   find("checkpoints").replaceChildren();
-  recoveries = 0;
-  before.slice(-SHOWN).forEach((record) => addRecovery(record, { isNew: false }));
-  saved.slice(-SHOWN).forEach(addCheckpoint);
+  failed.slice(-SHOWN).forEach((record) => addRecovery(record, { isNew: false }));
+  kept.slice(-SHOWN).forEach(addCheckpoint);
+  saved = kept.length;
   const newest = find("recoveries").querySelector("details");
   if (newest) newest.open = true;
   refreshSoon(0);
@@ -208,15 +214,20 @@ async function load(figure) {
   figure.replaceChildren(document.adoptNode(svg), alone);
 }
 
-let refreshing = 0;
+let refresh = { at: Infinity, timer: 0 };
 
+// Pictures of the whole run: what is asked for earlier goes first, and the rest comes with it.
 function refreshSoon(delayMs) {
-  clearTimeout(refreshing);
-  refreshing = setTimeout(() => {
+  const at = Date.now() + delayMs;
+  if (at >= refresh.at) return;
+  clearTimeout(refresh.timer);
+  const timer = setTimeout(() => {
+    refresh = { at: Infinity, timer: 0 };
     for (const figure of document.querySelectorAll("section > figure, #saved > figure")) {
       if (figure.offsetParent) load(figure);
     }
   }, delayMs);
+  refresh = { at, timer };
 }
 
 // ── the line to the server ──────────────────────────────────────────────────────────────────────────────
@@ -246,10 +257,11 @@ function change(told) {
 function listen() {
   const events = new EventSource("/events");
   const on = (name, act) => events.addEventListener(name, (event) => act(JSON.parse(event.data)));
-  on("status", (status) => { job = status; put("line", "live"); show(); readRecords(); });
+  let read = Promise.resolve(); // what comes while the records are read is added behind them, and none twice
+  on("status", (status) => { job = status; put("line", "live"); show(); read = readRecords().catch(() => {}); });
   on("change", change);
-  on("recovery", (record) => { addRecovery(record, { isNew: true }); refreshSoon(1000); });
-  on("checkpoint", (record) => { addCheckpoint(record); refreshSoon(5000); });
+  on("recovery", (record) => read.then(() => { addRecovery(record, { isNew: true }); refreshSoon(1000); }));
+  on("checkpoint", (record) => read.then(() => { addCheckpoint(record); refreshSoon(saved++ ? 30_000 : 1000); }));
   on("end", ({ state, reason }) => {
     events.close();
     Object.assign(job, { state, reason });
