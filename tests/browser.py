@@ -50,7 +50,7 @@ def browser(profile: Path) -> Iterator[webdriver.Chrome]:
 
 def log(chrome: webdriver.Chrome, name: str) -> list[dict[str, Any]]:
     """What was written to it since the last look: ``browser`` is the console, ``performance`` has the requests."""
-    return list(chrome.get_log(name))  # type: ignore[no-untyped-call]
+    return list(chrome.get_log(name))
 
 
 def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: bool = False) -> None:
@@ -63,12 +63,11 @@ def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: boo
 
 def complaints(chrome: webdriver.Chrome) -> list[str]:
     """Lines of the console since the last time: errors, and what a page was not allowed to do."""
-    return [str(entry["message"]) for entry in chrome.get_log("browser")]
+    return [str(entry["message"]) for entry in log(chrome, "browser")]
 
 
 def asked(chrome: webdriver.Chrome) -> set[str]:
     """Every address that the page has asked for since the last time."""
-    entries = chrome.get_log("performance")
-    messages = [json.loads(entry["message"])["message"] for entry in entries]
+    messages = [json.loads(entry["message"])["message"] for entry in log(chrome, "performance")]
     sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
     return {url for params in sent if not (url := params["request"]["url"]).startswith(("data:", "chrome:"))}
