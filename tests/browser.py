@@ -63,12 +63,11 @@ def look(chrome: webdriver.Chrome, width: int, *, dark: bool = False, paper: boo
 
 def complaints(chrome: webdriver.Chrome) -> list[str]:
     """Lines of the console since the last time: errors, and what a page was not allowed to do."""
-    return [str(entry["message"]) for entry in chrome.get_log("browser")]
+    return [str(entry["message"]) for entry in log(chrome, "browser")]
 
 
 def asked(chrome: webdriver.Chrome) -> set[str]:
     """Every address that the page has asked for since the last time."""
-    entries = chrome.get_log("performance")
-    messages = [json.loads(entry["message"])["message"] for entry in entries]
+    messages = [json.loads(entry["message"])["message"] for entry in log(chrome, "performance")]
     sent = [message["params"] for message in messages if message["method"] == "Network.requestWillBeSent"]
     return {url for params in sent if not (url := params["request"]["url"]).startswith(("data:", "chrome:"))}
