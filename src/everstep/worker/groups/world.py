@@ -174,7 +174,7 @@ class World:
     # ── what is in flight ────────────────────────────────────────────────────────────────────────────────
 
     def failed(self, evidence: str) -> None:
-        self.failure = self.failure or self.seam.brief(evidence)
+        self.failure = self.failure or evidence
 
     def in_flight(self) -> bool:
         """Whether an operation has not ended. Finds failures too."""
