@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.checkpoint.conftest import Place, point
 
+from everstep.cli import terminal
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Everstep
 
@@ -16,8 +18,7 @@ OLD, NEW = point(10), point(20)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setenv("COLUMNS", "160")
+def place(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     for at in (OLD, NEW):
         place.commit(at)
@@ -29,8 +30,24 @@ def test_list_shows_each_of_them(everstep: Everstep, place: Place) -> None:
     result = everstep("checkpoint", "list", str(place.root))
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines() if "step-" in line]
-    assert [(row[0], row[3]) for row in rows] == [("30", "–"), ("20", "2"), ("10", "2")]
+    assert [(row[0], row[1]) for row in rows] == [("30", "–"), ("20", "2"), ("10", "2")]
     assert "incomplete" in rows[0]
+
+
+def test_a_table_in_a_pipe_is_not_cut(everstep: Everstep, place: Place) -> None:
+    lines = everstep("checkpoint", "list", str(place.root)).output.splitlines()
+    for at in (OLD, NEW):
+        assert any(line.rstrip().endswith(f"step-{at.step:010}-g1-a1") for line in lines)
+    assert not any("…" in line for line in lines)
+
+
+def test_a_terminal_of_80_columns_shows_it_whole(
+    everstep: Everstep, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "PIPE_COLUMNS", 80)
+    lines = everstep("checkpoint", "list", str(place.root)).output.splitlines()
+    assert sum(line.rstrip().endswith("-g1-a1") for line in lines) == 3
+    assert not any("…" in line for line in lines)
 
 
 def test_list_as_json(everstep: Everstep, place: Place) -> None:

@@ -63,7 +63,7 @@ def test_what_a_terminal_would_obey_is_not_passed_on(everstep: Everstep, played:
 def test_a_number_that_does_not_exist(everstep: Everstep, played: RunDir, run: RunDir) -> None:
     result = everstep("explain", str(played.path), "2")
     assert result.exit_code == 2
-    assert result.output == f"everstep: there is no recovery 2 in {played.path}: it has 0, 1\n"
+    assert result.output == f"everstep: there is no recovery 2 in {played.path}: it has number 0, 1\n"
     run.recoveries.write_bytes(b"")
     assert everstep("explain", str(run.path), "0").output.endswith(": it has none\n")
 

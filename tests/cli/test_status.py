@@ -40,6 +40,11 @@ def test_the_json_is_what_the_controller_said(
     assert {"generation", "state", "workers", "standbys", "failures"} <= status.keys()
 
 
+def test_in_a_pipe_no_line_is_longer_than_what_it_says(everstep: Everstep, controller: Controller) -> None:
+    lines = everstep("status", str(controller.run.path)).output.splitlines()
+    assert max(map(len, lines)) < 120
+
+
 def test_without_a_directory_it_is_the_newest_run(everstep: Everstep, controller: Controller) -> None:
     result = everstep("status")
     assert result.exit_code == 0

@@ -37,7 +37,7 @@ def test_what_can_be_asked_for(text: str, every: Every) -> None:
     assert Every.read(text) == every
 
 
-@pytest.mark.parametrize("text", ["", "0", "-3", "often", "0s", "1.5"])
+@pytest.mark.parametrize("text", ["", "0", "-3", "often", "0s", "1.5", "99999999999999999999"])
 def test_what_cannot_be_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=repr(text)):
         Every.read(text)

@@ -103,6 +103,18 @@ def test_a_job_has_one_checkpoint_directory(job: Job, run: RunDir, place: Place)
         begin(job, run, wish(str(place.directory), directory=run.path / "elsewhere"))
 
 
+def test_a_directory_that_a_running_job_saves_to_is_refused(job: Job, tmp_path: Path, place: Place) -> None:
+    place.commit(point(10))
+    owner = RunDir(tmp_path)
+    owner.create(begin(job, owner, wish("latest")).job, Token.create())
+    other = RunDir(tmp_path / "other")
+    with pytest.raises(ConfigError, match=f"in use by the job of {tmp_path}, which is running: end it first"):
+        begin(job, other, wish(str(tmp_path)))
+    assert begin(job, other, wish(str(tmp_path), every="off")).job.config.resume == (point(10),)
+    os.close(owner._lock)  # as the end of its process does
+    assert begin(job, other, wish(str(tmp_path))).note.endswith("new ones go there too, and of all 3 stay")
+
+
 def test_a_directory_that_cannot_be_made_is_named(job: Job, run: RunDir) -> None:
     (run.path / "taken").write_text("a file")
     with pytest.raises(ConfigError, match=r"taken: .*; give --checkpoint-dir another one, or --checkpoint-every off"):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from everstep.worker.groups.gloo import GlooSeam
+
 ENDS_AFTER_RECOVERIES = """
 import atexit, torch, torch.distributed as dist
 from everstep.types import Generation
@@ -33,3 +35,13 @@ def test_a_script_that_ends_right_after_a_recovery_is_not_aborted() -> None:
         check=False,
     )
     assert (script.returncode, script.stdout) == (0, "done\n"), script.stderr
+
+
+def test_of_an_error_of_gloo_it_keeps_what_happened() -> None:
+    error = (
+        "0: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:58055. This is typically caused by a remote worker crashing. Check the logs of the remote worker "
+        "before reporting an error. GLHF! 🏖️"
+    )
+    assert GlooSeam().brief(error) == "0: Connection closed by peer [127.0.0.1]:58055"
+    assert GlooSeam().brief("0: Timed out waiting 5ms") == "0: Timed out waiting 5ms"

@@ -147,7 +147,7 @@ def _member(kind: type[Any], name: str, text: str) -> Any:
 def _whole(name: str, text: str) -> int:
     # isdecimal alone lets other scripts' digits through, which `int` reads but nobody means.
     if not (text.isascii() and text.isdecimal()):
-        raise _refuse(name, repr(text), "it is a whole number")
+        raise _refuse(name, repr(text), "it is a whole number, 0 or more")
     return int(text)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 import msgspec
 from rich.box import HORIZONTALS
-from rich.console import Console
 from rich.table import Table
 
 from everstep.checkpoint import catalog
 from everstep.checkpoint.catalog import Condition, Found
 from everstep.checkpoint.manifest import Entry
 from everstep.checkpoint.store import Store
+from everstep.cli import terminal
 from everstep.errors import CheckpointError, ConfigError, Unreadable
 from everstep.types import Rank
 from everstep.units import write_size
@@ -56,19 +56,20 @@ def list_(directory: Path, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode([_plain(each) for each in found]))
         return
-    table = Table(box=HORIZONTALS, header_style="dim", pad_edge=False)
-    for head in ("step", "generation", "attempt", "ranks", "size"):
+    table = Table(box=HORIZONTALS, header_style="dim", pad_edge=False, collapse_padding=True)
+    for head in ("step", "ranks", "size"):
         table.add_column(head, justify="right", no_wrap=True)
-    for head in ("condition", "time", "directory"):
+    for head in ("condition", "time"):
         table.add_column(head, no_wrap=True)
+    table.add_column("directory", overflow="fold")  # whole on a narrow terminal too: it is what a user copies
     for each in found:
-        at, commit = each.checkpoint, each.commit
+        commit = each.commit
         ranks, size, when = ("–", "–", "–")
         if commit is not None:
             ranks, size, when = str(commit.world_size), write_size(commit.bytes), _when(commit.time_s)
-        numbers = (str(at.step), str(at.generation), str(at.attempt), ranks, size)
+        numbers = (str(each.checkpoint.step), ranks, size)
         table.add_row(*numbers, each.condition, when, each.directory, style=_COLOURS.get(each.condition, "dim"))
-    Console(highlight=False).print(table)
+    terminal.stdout().print(table)
     for each in found:
         if each.condition in (Condition.BAD, Condition.UNREADABLE):
             click.echo(f"{each.directory}: {each.reason}")
@@ -106,7 +107,7 @@ def show(directory: Path) -> None:
         held.update(entry.key for entry in own)
         where = (str(rank), str(share.replicate), str(share.shard))
         files.add_row(*where, write_size(share.size_bytes), str(len(own)), *sizes)
-    console = Console(highlight=False)
+    console = terminal.stdout()
     console.print(files)
     console.print(_tensors(entries.values(), held))
 

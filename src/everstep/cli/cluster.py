@@ -86,5 +86,6 @@ def agent(address: str | None, node: str | None, devices: str, token_file: Path 
     env = dict(os.environ)
     if (token := find_token(token_file)) is not None:
         env[TOKEN_VARIABLE] = token.text
+    click.echo("everstep: agent {} asks {}:{} for work".format(name, *where), err=True)  # it may wait for minutes
     sys.stdout.flush()
     os.execve(command[0], command, env)  # the scheduler that started us watches, and signals, this process

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from everstep.cli import terminal
 from everstep.demo.show import show
 from everstep.launch.prepare import run_directory
 
@@ -22,4 +22,4 @@ Exit code 1: the bits differ.
 @click.option("--steps", type=click.IntRange(min=1), default=150, show_default=True, help="Of the training.")
 @click.option("--out", type=click.Path(path_type=Path), help="For the two runs. Default: runs/<time>-demo")
 def demo(steps: int, out: Path | None) -> int:
-    return show(run_directory(out, "demo"), steps, Console(highlight=False))
+    return show(run_directory(out, "demo"), steps, terminal.stdout())

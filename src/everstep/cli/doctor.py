@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from everstep.cli import terminal
 from everstep.cli.options import INTERFACE, Size
 from everstep.doctor.examine import examine
 from everstep.doctor.finding import Finding, Level, Settings
@@ -59,7 +60,7 @@ def doctor(nproc: int | None, interface: str | None, as_json: bool, **options: A
     if as_json:
         click.echo(json.dumps({"ok": not broken, "checks": [asdict(finding) for finding in findings]}))
     else:
-        _draw(Console(highlight=False), findings)
+        _draw(terminal.stdout(), findings)
     return int(broken)
 
 

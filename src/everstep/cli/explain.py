@@ -44,7 +44,7 @@ def _find(run: Recorded, number: int) -> Recovery:
         if recovery.number == number:
             return recovery
     known = ", ".join(str(recovery.number) for recovery in run.recoveries)
-    there = f"it has {known}" if known else "it has none"
+    there = f"it has number {known}" if known else "it has none"
     raise ConfigError(f"there is no recovery {number} in {run.path}: {there}")
 
 

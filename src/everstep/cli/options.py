@@ -29,6 +29,8 @@ from everstep.launch.resume import Wish
 from everstep.units import read_duration, read_size
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
+COUNT = click.IntRange(0, 2**63 - 1)
+"""No more than a message can carry."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -219,14 +221,14 @@ _JOB = (
     ),
     click.option(
         "--max-failures",
-        type=click.IntRange(min=0),
+        type=COUNT,
         default=_default(JobConfig, "max_failures"),
         show_default=True,
         help="Give up after so many failures in the whole job.",
     ),
     click.option(
         "--max-failures-per-step",
-        type=click.IntRange(min=0),
+        type=COUNT,
         default=_default(JobConfig, "max_failures_per_step"),
         show_default=True,
         help="Give up after so many recoveries in a row that lead to no completed step.",

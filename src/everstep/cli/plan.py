@@ -14,6 +14,7 @@ from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
 
+from everstep.cli import terminal
 from everstep.cli.options import Seconds
 from everstep.errors import ConfigError
 from everstep.launch.recorded import read_run
@@ -76,7 +77,7 @@ def plan(directory: Path | None, as_json: bool, **options: float | None) -> None
     if as_json:
         click.echo(json.dumps(_json(made, notes), ensure_ascii=False))
     else:
-        _draw(Console(highlight=False), made, notes)
+        _draw(terminal.stdout(), made, notes)
 
 
 def _check(given: dict[str, float]) -> None:

@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.live import Live
 
-from everstep.cli import view
+from everstep.cli import terminal, view
 from everstep.controller.job import RunDir
 from everstep.errors import ConfigError, WireError
 from everstep.launch.client import RETURN_S, Client, Result, Snapshot
@@ -64,13 +63,13 @@ async def _once(run: RunDir, as_json: bool) -> int:
     elif isinstance(found, Result):
         click.echo(f"{run.path}: {view.over(found)}")
     else:
-        console = Console(highlight=False)
+        console = terminal.stdout()
         console.print(view.block(found, console.width, sys.maxsize))
     return 0
 
 
 async def _watch(run: RunDir, as_json: bool) -> int:
-    console = Console(highlight=False)
+    console = terminal.stdout()
     steady = not as_json and console.is_terminal
     shown = ""
     live = Live(console=console, auto_refresh=False)

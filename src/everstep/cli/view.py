@@ -36,7 +36,7 @@ def block(snapshot: Snapshot, width: int, height: int, elapsed_s: float | None =
     rows = max(1, height - _OTHER_LINES - len(saved))
     parts: list[RenderableType] = [_title(snapshot, elapsed_s)]
     if snapshot.workers:
-        parts.append(Padding(_ranks(snapshot.workers, rows, width), (0, 2)))
+        parts.append(Padding(_ranks(snapshot.workers, rows, width), (0, 2), expand=False))
     if len(snapshot.workers) > rows:
         parts.append(_line(f"  … and {len(snapshot.workers) - rows} more ranks", "dim"))
     parts.extend(_standbys(snapshot.standbys))

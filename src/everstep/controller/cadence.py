@@ -22,6 +22,8 @@ AGAIN_S = 30.0
 """If nothing could be measured by then, it is tried again."""
 ENOUGH_STEPS = 3
 """On fewer steps φ is not believed."""
+MOST_STEPS = 2**63 - 1
+"""A message can carry no larger number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Every:
         if text.isdecimal():
             if int(text) < 1:
                 raise ConfigError(f"--checkpoint-every {text!r}: give 1 step or more, or {OFF} to take none")
+            if int(text) > MOST_STEPS:
+                raise ConfigError(f"--checkpoint-every {text!r}: give {MOST_STEPS} steps at most, or {OFF}")
             return cls(steps=int(text))
         try:
             if text[-1:].isalpha():  # with its unit, or it might be meant as steps

@@ -60,6 +60,12 @@ def begin(job: Job, run: RunDir, wish: Wish) -> Beginning:
     if resume is not None:
         chosen = _choose(store, resume, only, f"{run.path} already holds a run" if wish.resume is None else "")
     taking = wish.every != OFF
+    owner = RunDir(where.parent)
+    if taking and owner.path.resolve() != run.path.resolve() and owner.running:  # each would remove what is the other's
+        raise ConfigError(
+            f"{where} is in use by the job of {owner.path}, which is running: end it first, "
+            "or copy a checkpoint to another directory and --resume that"
+        )
     plan = CheckpointPlan(
         directory=str(where) if taking or chosen else "",
         every=wish.every,
@@ -70,6 +76,8 @@ def begin(job: Job, run: RunDir, wish: Wish) -> Beginning:
     )
     job = replace(job, config=replace(job.config, resume=tuple(chosen)), checkpoints=plan)
     note = f"goes on from the checkpoint of step {chosen[0].step} in {where}" if chosen else ""
+    if note and taking and where.parent.resolve() != run.path.resolve() and wish.directory is None:
+        note += f"; new ones go there too, and of all {wish.keep} stay"
     return Beginning(job, note)
 
 

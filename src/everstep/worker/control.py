@@ -128,7 +128,8 @@ class Control:
     def broken(self, evidence: str) -> None:
         """A collective failed. Behind the barrier's door, and outside of a step, this parks where it stands."""
         with self._changed:
-            self._carry_out(self._machine.broken(evidence.partition("\n")[0]))
+            brief = evidence if self.world is None else self.world.seam.brief(evidence)
+            self._carry_out(self._machine.broken(brief.partition("\n")[0]))
 
     def dropped(self) -> None:
         """The step is unwound and its gradients are gone."""

@@ -7,6 +7,7 @@ at once, of a frozen peer too. The listening socket is never touched: Gloo's own
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ import torch.distributed as dist
 
 from everstep.worker.groups.rendezvous import CONNECT_S, MeetingStore
 from everstep.worker.groups.seam import Plan
+
+_SOURCE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
+_ADVICE = re.compile(r"\. This is typically caused by .*", re.DOTALL)
 
 
 class GlooSeam:
@@ -50,6 +54,10 @@ class GlooSeam:
 
     def drain(self) -> None:
         """A processor has no queue."""
+
+    def brief(self, error: str) -> str:
+        """Without the line of Gloo's own source, and the advice that says nothing of this job."""
+        return _ADVICE.sub("", _SOURCE.sub("", error))
 
 
 def _connections() -> Iterator[socket.socket]:

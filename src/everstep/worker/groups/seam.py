@@ -3,6 +3,7 @@
 make     connect a new inner group of a generation; may block until all members have come
 cut      end whatever waits in it, from another thread and within milliseconds; never anybody else's sockets
 drain    wait until the device has finished what was queued for it, so that "complete" is true
+brief    of an error of the backend, what tells a user something
 """
 
 from __future__ import annotations
@@ -42,3 +43,5 @@ class Seam(Protocol):
         ...
 
     def drain(self) -> None: ...
+
+    def brief(self, error: str) -> str: ...
