@@ -257,6 +257,7 @@ class Protection:
 
     def take_facts(self) -> None:
         """The state was put in place, and the facts with it: follow from them."""
+        self.shadow.forget()
         take_layouts(self.buckets, self._facts["layouts"])
         self._make_gradients()
         if not isinstance(self.streams, CarriedStreams):
@@ -267,6 +268,7 @@ class Protection:
         """What is put in place meanwhile comes from other ranks, so what it says of ranks and layouts is not true."""
         before = dict(self._facts)
         yield
+        self.shadow.forget()
         gradients = self._facts.get("gradients", False)
         self._facts.clear()
         self._facts.update(before, gradients=gradients)
