@@ -426,3 +426,21 @@ def test_a_rank_may_have_nothing_to_save(tmp_path: Path) -> None:
         return model.weight.view(-1).tolist()
 
     assert together(play) == [[5.0, 5.0]] * RANKS
+
+
+def test_a_parameter_without_gradient_has_none_behind_a_load(tmp_path: Path) -> None:
+    """An optimizer with weight decay would change it. The others have theirs at zero, already behind the first step."""
+
+    def play(world: Any) -> None:
+        model = nn.Linear(2, 2)
+        protection = Protection(world, 0, 1, model=model, optimizer=torch.optim.AdamW(model.parameters()))
+        protection.private.arrange(protection.coordinates)
+        protection.begin(Step(0))
+        model.weight.grad = torch.zeros_like(model.weight)
+        Snapshots(protection, slots(tmp_path, 0, 1 << 21)).take(SAVED)
+        model.weight.grad, model.bias.grad = None, torch.zeros_like(model.bias)
+        Loader(protection, tmp_path, "").load(SAVED)
+        assert model.weight.grad is not None
+        assert model.bias.grad is None
+
+    together(play, 1)

@@ -43,7 +43,12 @@ class Persister:
                 if self._closed:
                     return Receipt(order.rank, order.checkpoint, error="the agent is ending")
                 if self._process is None:
-                    self._process = _Process(self._command)
+                    try:
+                        self._process = _Process(self._command)
+                    except OSError as error:  # no memory for a process, no more files: storage is not worth the node
+                        return Receipt(
+                            order.rank, order.checkpoint, error=f"the persister cannot be started: {error.strerror}"
+                        )
                 receipt = await self._process.ask(order)
                 if receipt is not None:
                     return receipt

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.core.events import Checkpoint
-from everstep.errors import ResourceError, SlotHeld
+from everstep.errors import ResourceError, SlotHeld, StateError
 from everstep.types import Generation, Step
 from everstep.worker.checkpoint.estimate import share_bytes
 from everstep.worker.checkpoint.load import Loader
@@ -61,9 +61,9 @@ class Keeper:
         self._control.need_slots(self._size_bytes)
 
     def prepare(self) -> None:
-        """Wait for the slots: without them the job shall not begin."""
+        """Wait for the slots: without them a job that was told to take checkpoints shall not begin."""
         slots = self._control.wait_for_slots(self._size_bytes)
-        if slots.error:
+        if slots.error and slots.required:
             raise ResourceError(f"no room for checkpoints: {slots.error}")
         self._open(slots)
 
@@ -72,6 +72,8 @@ class Keeper:
     def wants(self, version: Step) -> bool:
         """By its schedule, is a checkpoint of this version due?"""
         slots, schedule = self._control.slots, self._control.schedule
+        if slots is not None and not slots.paths and self._snapshots is not None:
+            self._close()  # the node has no room for all of its ranks: what this one has goes back
         if schedule is None or slots is None or not slots.paths:
             return False
         if schedule.soon:
@@ -97,8 +99,8 @@ class Keeper:
                 assert self._snapshots is not None
                 checkpoint = Checkpoint(version, generation, slots.attempt)
                 slot, size_bytes = self._snapshots.take(checkpoint, self._track.reach_checkpoint)
-            except SlotHeld as busy:
-                control.skipped(version, str(busy))
+            except (SlotHeld, StateError) as reason:  # both are busy; or it has what no checkpoint can hold
+                control.skipped(version, str(reason))
             except ResourceError as small:
                 control.skipped(version, str(small))
                 self._grow()
@@ -122,10 +124,14 @@ class Keeper:
         self.save(version)
 
     def _open(self, slots: Slots) -> None:
-        if self._snapshots is not None:
-            self._snapshots.close()
+        self._close()
         self._snapshots = Snapshots(self._protection, slots.paths)
         self._slots = slots
+
+    def _close(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.close()
+        self._snapshots = self._slots = None
 
     def _grow(self) -> None:
         """The state has become larger than it was thought to become."""
