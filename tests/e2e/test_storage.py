@@ -162,3 +162,9 @@ def test_the_end_of_the_loop_is_saved(start: Start) -> None:
 
 def _digests(run: Run) -> set[str]:
     return set(re.findall(r"has ([0-9a-f]{64})", run.text()))
+
+
+def test_a_state_that_no_checkpoint_can_hold_trains_without(start: Start) -> None:
+    run = start("--nproc", "1", "--standby", "0", str(SCRIPTS / "saving.py"), "8", PAUSE_S, "complex128")
+    assert run.wait() == 0
+    assert "has elements of type torch.complex128, which no checkpoint can hold" in run.text()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from everstep.checkpoint.persister import PACKET_BYTES, RECEIPTS, WRITES, Write
 from everstep.wire.messages import Receipt
@@ -81,13 +82,15 @@ class _Process:
     def __init__(self, command: Sequence[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        with theirs:
+        with theirs, ExitStack() as undo:
+            undo.callback(self._control.close)
             self._popen = subprocess.Popen(
                 [*command, "--control", str(theirs.fileno()), "--agent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent
             )
+            undo.pop_all()
         self.pid = self._popen.pid
 
     async def ask(self, order: Write) -> Receipt | None:

@@ -1,4 +1,7 @@
-"""A small model whose state is saved. Arguments: steps, seconds per step. Prints a digest of the model at the end."""
+"""A small model whose state is saved. Prints a digest of it at the end.
+
+Arguments: steps, seconds per step, the type of one more tensor.
+"""
 
 import hashlib
 import sys
@@ -14,7 +17,8 @@ job = everstep.init()
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.AdamW(model.parameters())
-job.protect(model=model, optimizer=optimizer)
+more = {"more": torch.zeros(2, dtype=getattr(torch, sys.argv[3]))} if len(sys.argv) > 3 else None
+job.protect(model=model, optimizer=optimizer, extra=more)
 for step in job.steps(steps):
     with step:
         time.sleep(pause_s)
