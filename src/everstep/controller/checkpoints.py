@@ -157,8 +157,9 @@ class Checkpointer:
         if self._sealed is not None or self._cadence.every.off:
             log.warning("rank %s takes no part in checkpoints: %s", message.rank, message.reason)
             return
-        log.warning("the job trains without checkpoints, because rank %s has no room for them: %s",
-            message.rank, message.reason)
+        log.warning(
+            "the job trains without checkpoints, because rank %s has no room for them: %s", message.rank, message.reason
+        )
         self._cadence.stop("off: there is no room for slots")
 
     def on_node_lost(self, node: NodeId) -> None:
