@@ -211,11 +211,13 @@ def test_a_new_job_reads_all_from_storage(tmp_path: Path) -> None:
     assert loads([tmp_path / "elsewhere"] * RANKS, tmp_path / "storage") == saved
 
 
-def test_a_job_of_another_size_takes_all_but_what_was_private(tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_job_of_another_size_takes_all_but_what_was_private(tmp_path: Path, caplog: Any, steps: int) -> None:
+    """That begins anew, also when the job has trained since and goes back to it."""
     nodes = [tmp_path / "node"] * RANKS
     saved = saves(nodes)
     stores(nodes, tmp_path / "storage")
-    found = loads([tmp_path / "elsewhere"] * 2, tmp_path / "storage", steps=0)
+    found = loads([tmp_path / "elsewhere"] * 2, tmp_path / "storage", steps=steps)
     assert [own for _, own, _ in found] == [{"seen": [0]}, {"seen": [1]}]
     for values, _, tensors in found:
         assert decode(values)[:-1] == decode(saved[0][0])[:-1]  # the last ones are facts about the ranks
