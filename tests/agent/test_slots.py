@@ -223,3 +223,19 @@ def test_a_job_that_was_not_told_to_take_checkpoints_goes_without_where_there_is
         assert not list(shared(saving).glob("slot-*"))
 
     run(scene_of(play, replace(saving, slots_required=False)))
+
+
+def test_one_that_cannot_be_held_takes_the_place_of_none(run: Run, saving: Welcome) -> None:
+    """Its slot was used again before it was known that all had sealed it: the one before stays complete."""
+
+    async def play(scene: Scene) -> None:
+        scene.script(SAVER + "slots = needs(); [seals(slots[step > 5], int(step > 5), step) for step in (5, 10, 15)]")
+        scene.start(W0, rank=3, device="a")
+        await sealed(scene, 15)
+        persist(scene, 5)
+        assert not (await receipt(scene)).error
+        persist(scene, 10)
+        assert "does not have it any more" in (await receipt(scene)).error
+        assert SlotReader(slot_of(saving, 0)).held
+
+    run(scene_of(play, saving))

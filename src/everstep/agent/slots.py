@@ -186,13 +186,13 @@ class SlotBook:
     def persist(self, order: Persist) -> None:
         """Hold it, let go of what it takes the place of, and write the shares of this node to storage."""
         checkpoint = order.checkpoint
-        if self._newest is None or checkpoint.age > self._newest.age:
+        here = [self._persist(rank, checkpoint) for rank in order.ranks]
+        if all(here) and (self._newest is None or checkpoint.age > self._newest.age):
             self._newest = checkpoint
-        for rank in order.ranks:
-            self._persist(rank, checkpoint)
         self._let_go()
 
-    def _persist(self, rank: Rank, checkpoint: Checkpoint) -> None:
+    def _persist(self, rank: Rank, checkpoint: Checkpoint) -> bool:
+        """Whether it is still there."""
         pair = self._pairs.get(rank)
         slot = _hold(pair, checkpoint) if pair is not None else None
         if pair is None or slot is None:
@@ -202,6 +202,7 @@ class SlotBook:
         elif checkpoint not in pair.writing:
             pair.writing.add(checkpoint)
             self._begin(self._write(pair, Write(rank, checkpoint, str(slot.path), self._store)))
+        return slot is not None
 
     async def _write(self, pair: _Pair, order: Write) -> None:
         receipt = await self._persister.persist(order)
