@@ -16,7 +16,7 @@ from everstep.checkpoint import names
 from everstep.checkpoint.slot import SlotReader
 from everstep.core.events import Checkpoint, Sealed
 from everstep.types import Generation, Rank, Step
-from everstep.wire.messages import Fence, Leaving, Notice, Persist, Receipt, Skipped, Welcome
+from everstep.wire.messages import Fence, Leaving, NoSlots, Notice, Persist, Receipt, Skipped, Welcome
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Run
@@ -203,3 +203,39 @@ def test_an_agent_that_is_told_to_end_stays_until_the_controller_lets_it_go(run:
         assert (await scene.controller.exit_of(W0)).code == -signal.SIGKILL, "it lived until now"
 
     run(scene_of(play, replace(saving, grace_s=60.0)))
+
+
+def test_a_job_that_was_not_told_to_take_checkpoints_goes_without_where_there_is_no_room(
+    run: Run, saving: Welcome
+) -> None:
+    """One rank has its slots; that there are none for the other one makes them useless."""
+
+    async def play(scene: Scene) -> None:
+        scene.script(SAVER + "needs(); print(agent.recv(10.0).error, 'for rank 3 too'); signal.pause()")
+        scene.start(W0, rank=3, device="a")
+        await scene.output(f"[rank 3] 1 2 {saving.checkpoint_dir}")
+        scene.script(SAVER + "needs(1 << 50); signal.pause()")
+        scene.start(W1, rank=2, device="b")
+        refused = await scene.controller.hear(NoSlots)
+        assert refused.rank == 2
+        assert "enlarge it" in refused.reason
+        await soon(lambda: any("for rank 3 too" in line for line in scene.lines))
+        assert not list(shared(saving).glob("slot-*"))
+
+    run(scene_of(play, replace(saving, slots_required=False)))
+
+
+def test_one_that_cannot_be_held_takes_the_place_of_none(run: Run, saving: Welcome) -> None:
+    """Its slot was used again before it was known that all had sealed it: the one before stays complete."""
+
+    async def play(scene: Scene) -> None:
+        scene.script(SAVER + "slots = needs(); [seals(slots[step > 5], int(step > 5), step) for step in (5, 10, 15)]")
+        scene.start(W0, rank=3, device="a")
+        await sealed(scene, 15)
+        persist(scene, 5)
+        assert not (await receipt(scene)).error
+        persist(scene, 10)
+        assert "does not have it any more" in (await receipt(scene)).error
+        assert SlotReader(slot_of(saving, 0)).held
+
+    run(scene_of(play, saving))

@@ -186,6 +186,15 @@ def test_a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_process
     run(work())
 
 
+def test_a_persister_that_cannot_be_started_is_an_error_and_no_end(place: Place) -> None:
+    async def work() -> None:
+        persister = Persister(("/no/such/program",))
+        assert "No such file" in (await persister.persist(place.order(NEW, 0))).error
+        await persister.close()
+
+    run(work())
+
+
 def test_a_directory_that_has_vanished_is_made_again(place: Place) -> None:
     place.commit(OLD)
     shutil.rmtree(place.directory)

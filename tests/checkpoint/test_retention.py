@@ -71,6 +71,13 @@ def test_newer_is_what_was_taken_later_not_what_has_the_higher_step(place: Place
     assert steps(place) == [30, 20, 80]
 
 
+def test_what_the_job_may_fall_back_to_stays(place: Place) -> None:
+    """It went on from step 20, because what came later was of no use."""
+    newest = committed(place, *map(point, (20, 30, 40)), point(25, attempt=2))
+    retention.retire(place.store, newest, keep=2, needed=[point(20), newest])
+    assert steps(place) == [25, 40, 20]
+
+
 @pytest.mark.parametrize("left", ["nothing", "a half purged one"])
 def test_a_hidden_one_that_could_not_be_purged_is_purged_the_next_time(place: Place, left: str) -> None:
     trash = place.directory / f"{names.TRASH}{names.directory_of(point(10))}"

@@ -15,7 +15,7 @@ from everstep.controller.job import CheckpointPlan
 from everstep.core.events import Checkpoint, Event, Persisted, Sealed
 from everstep.observe.checkpoints import CheckpointRecord, Fate, read_checkpoints
 from everstep.types import NodeId, Rank, Step
-from everstep.wire.messages import FromController, Persist, Receipt, Schedule, Skipped, Tell
+from everstep.wire.messages import FromController, NoSlots, Persist, Receipt, Schedule, Skipped, Tell
 
 __all__ = ["place"]  # a fixture
 
@@ -242,3 +242,53 @@ def test_a_restarted_controller_persists_again_what_is_not_committed(place: Plac
         assert len(scene.orders()) == 2, "that one is committed"
 
     play(place, act)
+
+
+def test_a_checkpoint_before_the_end_is_asked_for_again_when_a_slot_is_free(place: Place) -> None:
+    async def act(scene: Scene) -> None:
+        scene.seal(point(10))
+        saving = asyncio.create_task(scene.checkpoints.save(DEADLINE_S))
+        await asyncio.sleep(0)
+        scene.checkpoints.on_skipped(Skipped(Rank(1), Step(11), "both slots are busy"))
+        scene.sent.clear()
+        scene.write(point(10))
+        await scene.committed(point(10))
+        assert [schedule.soon for schedule in scene.schedules()] == [True, True]
+        scene.checkpoints.on_skipped(Skipped(Rank(1), Step(12), "its slots are not there yet"))
+        assert [schedule.soon for schedule in scene.schedules()] == [True] * 4
+        scene.seal(point(13), slot=1)
+        scene.write(point(13))
+        assert await saving
+
+    play(place, act)
+
+
+def test_a_new_interval_does_not_call_off_the_checkpoint_before_the_end(place: Place) -> None:
+    async def act(scene: Scene) -> None:
+        for now in range(6):
+            scene.checkpoints.tick(float(now), now)
+        scene.seal(point(5))
+        saving = asyncio.create_task(scene.checkpoints.save(DEADLINE_S))
+        await asyncio.sleep(0)
+        scene.sent.clear()
+        scene.write(point(5))
+        await scene.committed(point(5))
+        told = scene.schedules()
+        assert told
+        assert all(schedule.every and schedule.soon for schedule in told)
+        saving.cancel()
+
+    play(place, act, every="auto")
+
+
+def test_a_job_that_was_not_told_to_take_any_takes_none_where_a_node_has_no_room(place: Place) -> None:
+    async def act(scene: Scene) -> None:
+        scene.checkpoints.on_no_slots(NoSlots(Rank(1), "/dev/shm is full"))
+        for now in range(9):
+            scene.checkpoints.tick(float(now), now)
+        scene.checkpoints.brief([scene.job.worker(0)])
+        assert scene.sent == []
+        assert scene.status["error"] == "rank 1: /dev/shm is full"
+        assert not await scene.checkpoints.save(DEADLINE_S)
+
+    play(place, act, every="auto")

@@ -161,7 +161,7 @@ def test_the_end_of_the_loop_is_saved(start: Start) -> None:
 
 
 def test_a_failure_after_the_loop_begins_again_at_its_end(start: Start) -> None:
-    run = start(*TWO, "--checkpoint-every", LONG, str(SCRIPTS / "saving.py"), "6", PAUSE_S, "failed")
+    run = start(*TWO, "--checkpoint-every", LONG, str(SCRIPTS / "saving.py"), "6", PAUSE_S, "fail=failed")
     assert run.wait() == 0
     assert "all started again and loaded step 6" in run.text()
     assert len(_digests(run)) == 1
@@ -169,3 +169,9 @@ def test_a_failure_after_the_loop_begins_again_at_its_end(start: Start) -> None:
 
 def _digests(run: Run) -> set[str]:
     return set(re.findall(r"has ([0-9a-f]{64})", run.text()))
+
+
+def test_a_state_that_no_checkpoint_can_hold_trains_without(start: Start) -> None:
+    run = start("--nproc", "1", "--standby", "0", str(SCRIPTS / "saving.py"), "8", PAUSE_S, "more=complex128")
+    assert run.wait() == 0
+    assert "has elements of type torch.complex128, which no checkpoint can hold" in run.text()

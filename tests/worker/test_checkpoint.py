@@ -211,11 +211,13 @@ def test_a_new_job_reads_all_from_storage(tmp_path: Path) -> None:
     assert loads([tmp_path / "elsewhere"] * RANKS, tmp_path / "storage") == saved
 
 
-def test_a_job_of_another_size_takes_all_but_what_was_private(tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_job_of_another_size_takes_all_but_what_was_private(tmp_path: Path, caplog: Any, steps: int) -> None:
+    """That begins anew, also when the job has trained since and goes back to it."""
     nodes = [tmp_path / "node"] * RANKS
     saved = saves(nodes)
     stores(nodes, tmp_path / "storage")
-    found = loads([tmp_path / "elsewhere"] * 2, tmp_path / "storage", steps=0)
+    found = loads([tmp_path / "elsewhere"] * 2, tmp_path / "storage", steps=steps)
     assert [own for _, own, _ in found] == [{"seen": [0]}, {"seen": [1]}]
     for values, _, tensors in found:
         assert decode(values)[:-1] == decode(saved[0][0])[:-1]  # the last ones are facts about the ranks
@@ -361,3 +363,87 @@ def test_tensors_are_divided_evenly_and_the_same_everywhere() -> None:
     assert owners == divide(sizes, 3)
     loads = [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == who) for who in range(3)]
     assert sorted(loads) == [50, 51, 90]
+
+
+class Counting(nn.Module):
+    """Its buffer changes in Forward."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("seen", torch.zeros(4))
+
+    def step(self, protection: Protection) -> None:
+        protection.shadow.begin()
+        self.seen.add_(1)
+        protection.shadow.at_barrier()
+
+
+@pytest.mark.parametrize("where", ["another node", "storage"])
+def test_a_redo_behind_a_load_puts_back_what_was_loaded(tmp_path: Path, where: str) -> None:
+    """What a survivor has kept for a redo is of the steps that the load has undone."""
+    nodes = [tmp_path / f"node {rank}" for rank in range(RANKS)]
+
+    def play(world: Any) -> list[float]:
+        rank = world.default.rank()
+        model = Counting()
+        protection = Protection(world, rank, RANKS, model=model, optimizer=torch.optim.SGD(model.parameters()))
+        protection.coordinates = [Coordinate(replica, 0) for replica in range(RANKS)]
+        protection.private.arrange(protection.coordinates)
+        for _ in range(3):
+            model.step(protection)
+        Snapshots(protection, slots(nodes[rank], rank, 1 << 21)).take(SAVED)
+        for _ in range(4):
+            model.step(protection)
+        world.default.barrier().wait()
+        if rank == 0:
+            stores(nodes, tmp_path / "storage")
+        world.default.barrier().wait()
+        memory = nodes[rank] if where == "another node" else tmp_path / "none"
+        model.step(protection)
+        protection.shadow.put_back()  # the step in which somebody died is dropped first
+        Loader(protection, memory, str(tmp_path / "storage")).load(SAVED)
+        assert model.seen.tolist() == [3.0] * 4
+        model.step(protection)
+        protection.shadow.put_back()
+        return model.seen.tolist()
+
+    assert together(play) == [[3.0] * 4] * RANKS
+
+
+def test_a_rank_may_have_nothing_to_save(tmp_path: Path) -> None:
+    """There are more replicas than tensors."""
+
+    def play(world: Any) -> list[float]:
+        rank = world.default.rank()
+        model = nn.Linear(2, 1, bias=False)
+        nn.init.constant_(model.weight, 5.0)
+        protection = Protection(world, rank, RANKS, model=model, optimizer=torch.optim.SGD(model.parameters()))
+        protection.coordinates = [Coordinate(replica, 0) for replica in range(RANKS)]
+        protection.private.arrange(protection.coordinates)
+        Snapshots(protection, slots(tmp_path / "node", rank, 1 << 21)).take(SAVED)
+        nn.init.constant_(model.weight, 6.0)
+        world.default.barrier().wait()
+        Loader(protection, tmp_path / "node", "").load(SAVED)
+        return model.weight.view(-1).tolist()
+
+    assert together(play) == [[5.0, 5.0]] * RANKS
+
+
+def test_a_parameter_without_gradient_has_none_behind_a_load(tmp_path: Path) -> None:
+    """An optimizer with weight decay would change it. The others have theirs at zero, already behind the first step."""
+
+    def play(world: Any) -> tuple[bool, bool]:
+        model = nn.Linear(2, 2)
+        protection = Protection(world, Rank(0), 1, model=model, optimizer=torch.optim.AdamW(model.parameters()))
+        protection.private.arrange(protection.coordinates)
+        protection.begin(Step(0))
+        model.weight.grad = torch.zeros_like(model.weight)
+        Snapshots(protection, slots(tmp_path, 0, 1 << 21)).take(SAVED)
+        model.weight.grad, model.bias.grad = None, torch.zeros_like(model.bias)
+        Loader(protection, tmp_path, "").load(SAVED)
+        return model.weight.grad is not None, model.bias.grad is not None
+
+    assert together(play, 1) == [(True, False)]

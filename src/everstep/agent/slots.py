@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from everstep.errors import CheckpointError, ResourceError
 from everstep.types import NodeId, Rank
 from everstep.wire.messages import (
     NeedSlots,
+    NoSlots,
     Notice,
     Persist,
     Receipt,
@@ -36,6 +38,9 @@ from everstep.wire.messages import (
 log = logging.getLogger(__name__)
 
 PAIR = (0, 1)
+
+SPARED = 2
+"""A job that was not told to take checkpoints leaves memory to its script: it takes one part in so many of the free."""
 
 
 @dataclass(slots=True)
@@ -69,6 +74,9 @@ class SlotBook:
         begin: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         self._wanted = welcome.slots
+        self._required = welcome.slots_required
+        self._refused: NoSlots | None = None
+        """Why nobody here gets slots any more although the job wants checkpoints."""
         self._store = welcome.checkpoint_dir
         self._attempt = welcome.attempt
         self._node = node
@@ -76,13 +84,17 @@ class SlotBook:
         self._tell = tell
         self._begin = begin
         self._pairs: dict[Rank, _Pair] = {}
+        self._asked: dict[Rank, LocalWorker] = {}
+        self._one_at_a_time = asyncio.Lock()
         self._newest: Checkpoint | None = None
         self._persister = Persister()
 
     @property
     def told(self) -> list[ToController]:
         """What a controller that is new here has to hear."""
-        return [Notice(slot.told) for pair in self._pairs.values() for slot in pair.slots if slot.told is not None]
+        refused: list[ToController] = [] if self._refused is None else [self._refused]
+        slots = (slot for pair in self._pairs.values() for slot in pair.slots)
+        return refused + [Notice(slot.told) for slot in slots if slot.told is not None]
 
     async def close(self) -> None:
         """What is being persisted is given up."""
@@ -106,23 +118,57 @@ class SlotBook:
 
     async def _answer(self, worker: LocalWorker, size_bytes: int) -> None:
         answer = Slots((), self._store, self._attempt)
-        if self._wanted and worker.rank is not None:
-            try:
-                pair = await self._pair(worker.rank, size_bytes)
-            except (ResourceError, CheckpointError, OSError) as error:
-                answer = Slots((), self._store, self._attempt, f"{error}; or take none, with --checkpoint-every off")
-            else:
-                paths = tuple(str(slot.path) for slot in pair.slots)
-                answer = Slots(paths, self._store, self._attempt)
+        rank = worker.rank
+        if self._wanted and rank is not None:
+            async with self._one_at_a_time:
+                try:
+                    pair = await self._pair(rank, size_bytes)
+                except (ResourceError, CheckpointError, OSError) as error:
+                    advice = "" if self._refused else "; or take none, with --checkpoint-every off"
+                    answer = Slots((), self._store, self._attempt, f"{error}{advice}", self._required)
+                    if rank not in self._pairs:
+                        self._remove(rank)
+                        if not self._required:
+                            self._go_without(rank, answer)
+                else:
+                    paths = tuple(str(slot.path) for slot in pair.slots)
+                    answer = Slots(paths, self._store, self._attempt)
+                    self._asked[rank] = worker
         if worker.line is not None:
             worker.line.send(answer)
 
     async def _pair(self, rank: Rank, size_bytes: int) -> _Pair:
         """To reserve memory takes a while, in which the node goes on beating."""
+        if self._refused is not None and rank not in self._pairs:
+            raise ResourceError(self._refused.reason)
+        free_bytes = shutil.disk_usage(self._directory.path).free
+        if not self._required and rank not in self._pairs and SPARED * len(PAIR) * size_bytes > free_bytes:
+            raise ResourceError(
+                f"rank {rank} needs two slots of {size_bytes} bytes in {self._directory.path.parent}, which has "
+                f"{free_bytes} free, of which the half is left to the script: enlarge it"
+            )
         paths = [await asyncio.to_thread(self._directory.reserve, f"slot-{rank}-{index}", size_bytes) for index in PAIR]
         if rank not in self._pairs:
             self._pairs[rank] = _Pair(tuple(_Slot(path, SlotKeeper(path)) for path in paths))
         return self._pairs[rank]
+
+    def _go_without(self, rank: Rank, refusal: Slots) -> None:
+        """Nobody has told the job to take checkpoints, and one needs the slots of all ranks: so none keeps memory."""
+        if self._refused is None:
+            self._refused = NoSlots(rank, refusal.error)
+            self._tell(self._refused)
+        for other in list(self._pairs):
+            if any(slot.told for slot in self._pairs[other].slots):
+                continue  # a replacement came to a node where others have saved
+            for slot in self._pairs.pop(other).slots:
+                slot.keeper.close()
+            self._remove(other)
+            if (line := self._asked[other].line) is not None:
+                line.send(refusal)
+
+    def _remove(self, rank: Rank) -> None:
+        for index in PAIR:
+            self._directory.remove(f"slot-{rank}-{index}")
 
     def _on_sealed(self, rank: Rank, message: SealedSlot) -> None:
         pair = self._pairs.get(rank)
@@ -140,13 +186,13 @@ class SlotBook:
     def persist(self, order: Persist) -> None:
         """Hold it, let go of what it takes the place of, and write the shares of this node to storage."""
         checkpoint = order.checkpoint
-        if self._newest is None or checkpoint.age > self._newest.age:
+        here = [self._persist(rank, checkpoint) for rank in order.ranks]
+        if all(here) and (self._newest is None or checkpoint.age > self._newest.age):
             self._newest = checkpoint
-        for rank in order.ranks:
-            self._persist(rank, checkpoint)
         self._let_go()
 
-    def _persist(self, rank: Rank, checkpoint: Checkpoint) -> None:
+    def _persist(self, rank: Rank, checkpoint: Checkpoint) -> bool:
+        """Whether it is still there."""
         pair = self._pairs.get(rank)
         slot = _hold(pair, checkpoint) if pair is not None else None
         if pair is None or slot is None:
@@ -156,6 +202,7 @@ class SlotBook:
         elif checkpoint not in pair.writing:
             pair.writing.add(checkpoint)
             self._begin(self._write(pair, Write(rank, checkpoint, str(slot.path), self._store)))
+        return slot is not None
 
     async def _write(self, pair: _Pair, order: Write) -> None:
         receipt = await self._persister.persist(order)

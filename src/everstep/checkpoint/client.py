@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from everstep.checkpoint.persister import PACKET_BYTES, RECEIPTS, WRITES, Write
 from everstep.wire.messages import Receipt
@@ -43,7 +44,12 @@ class Persister:
                 if self._closed:
                     return Receipt(order.rank, order.checkpoint, error="the agent is ending")
                 if self._process is None:
-                    self._process = _Process(self._command)
+                    try:
+                        self._process = _Process(self._command)
+                    except OSError as error:  # no memory for a process, no more files: storage is not worth the node
+                        return Receipt(
+                            order.rank, order.checkpoint, error=f"the persister cannot be started: {error.strerror}"
+                        )
                 receipt = await self._process.ask(order)
                 if receipt is not None:
                     return receipt
@@ -76,13 +82,15 @@ class _Process:
     def __init__(self, command: Sequence[str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        with theirs:
+        with theirs, ExitStack() as undo:
+            undo.callback(self._control.close)
             self._popen = subprocess.Popen(
                 [*command, "--control", str(theirs.fileno()), "--agent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the agent
             )
+            undo.pop_all()
         self.pid = self._popen.pid
 
     async def ask(self, order: Write) -> Receipt | None:

@@ -5,7 +5,7 @@ At least two good ones stay, whatever is asked for. Nothing goes but after a new
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from everstep.checkpoint import names
@@ -16,11 +16,14 @@ from everstep.core.events import Checkpoint
 LEAST = 2
 
 
-def retire(store: Store, newest: Checkpoint, keep: int = 3, every: int = 0) -> list[str]:
+def retire(
+    store: Store, newest: Checkpoint, keep: int = 3, every: int = 0, needed: Collection[Checkpoint] = ()
+) -> list[str]:
     """Hide what need not be kept; their names. `purge` removes them. ``newest`` has just been committed.
 
-    Kept are the last ``keep`` good ones and, with ``every``, the first one of each so many steps. What is not good and
-    older than the ones that are kept goes too.
+    Kept are the last ``keep`` good ones and, with ``every``, the first one of each so many steps; also what is
+    ``needed``: a job that went on from an older one may not fall back to those between. What is not good and older than
+    the ones that are kept goes too.
     """
     kept = list(islice(good(store), max(keep, LEAST)))
     if len(kept) < LEAST or newest not in [each.checkpoint for each in kept]:
@@ -32,7 +35,7 @@ def retire(store: Store, newest: Checkpoint, keep: int = 3, every: int = 0) -> l
     hidden = []
     for each in reversed(found):
         replaced_by = newest if each.condition is Condition.INCOMPLETE else oldest.checkpoint
-        if each.directory not in wanted and each.checkpoint.age < replaced_by.age:
+        if each.directory not in wanted and each.checkpoint not in needed and each.checkpoint.age < replaced_by.age:
             hidden.append(store.hide(each.directory))
     return hidden
 

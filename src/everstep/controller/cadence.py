@@ -107,6 +107,10 @@ class Cadence:
         """For newcomers too."""
         return Schedule(self.steps, self._base)
 
+    def stop(self, why: str) -> None:
+        """No more of them."""
+        self.every, self.steps, self.why = Every(), 0, why
+
     def ask(self, now: float) -> Schedule:
         """A checkpoint behind the next barrier."""
         self._asked_at = now

@@ -15,11 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint.commit import commit
-from everstep.checkpoint.retention import purge, retire
+from everstep.checkpoint.retention import LEAST, purge, retire
 from everstep.checkpoint.store import Store, open_store
 from everstep.controller.cadence import Cadence, Every
 from everstep.controller.job import CheckpointPlan
@@ -29,7 +30,7 @@ from everstep.errors import CheckpointError
 from everstep.observe.checkpoints import CheckpointRecord, Fate, encode
 from everstep.observe.records import Decision, Recovery
 from everstep.types import NodeId, Rank, WorkerId
-from everstep.wire.messages import FromController, Persist, Receipt, Schedule, Skipped, Tell
+from everstep.wire.messages import FromController, NoSlots, Persist, Receipt, Schedule, Skipped, Tell
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class _Course:
     skips: dict[Rank, str] = field(default_factory=dict)
     sealed_s: float | None = None
     """When it was complete."""
+    ordered_s: float = 0.0
+    """The same, by a clock that nobody sets."""
     places: dict[Rank, NodeId] = field(default_factory=dict)
     """Who was told to persist which share."""
     receipts: dict[Rank, Receipt] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class _Course:
             time_s=min(began, default=time.time()),
             k0_s=self.k0_s,
             sealed_s=self.sealed_s,
-            k1_s=committed_s - self.sealed_s if committed_s is not None and self.sealed_s is not None else None,
+            k1_s=None if committed_s is None else time.monotonic() - self.ordered_s,
             committed_s=committed_s,
             bytes=sum(seal.bytes for seal in self.seals.values()),
             every=self.every,
@@ -107,6 +110,8 @@ class Checkpointer:
         self._save_since = 0.0
         self._saving = 0
         """So many wait for that."""
+        self._owed = False
+        """It was left out, and is asked for again when a slot is free."""
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -134,11 +139,28 @@ class Checkpointer:
             self._begin(course)
 
     def on_skipped(self, skipped: Skipped) -> None:
+        if self._cadence.every.off:
+            return
         checkpoint = Checkpoint(skipped.step, self._machine().generation, self._plan.attempt)
         if skipped.step not in self._skipped:
             log.warning("rank %s leaves out the checkpoint of step %s: %s", skipped.rank, skipped.step, skipped.reason)
         self._skipped.add(skipped.step)
+        if self._hurries:
+            self._owed = bool(self._persisting)  # then a slot becomes free when one of them is durable
+            if not self._owed:
+                self._ask_again()
         self._course(checkpoint).skips[skipped.rank] = skipped.reason
+
+    def on_no_slots(self, message: NoSlots) -> None:
+        """A checkpoint needs the slots of all ranks. If there never was one, nobody is bothered any more."""
+        self._error = f"rank {message.rank}: {message.reason}"
+        if self._sealed is not None or self._cadence.every.off:
+            log.warning("rank %s takes no part in checkpoints: %s", message.rank, message.reason)
+            return
+        log.warning(
+            "the job trains without checkpoints, because rank %s has no room for them: %s", message.rank, message.reason
+        )
+        self._cadence.stop("off: there is no room for slots")
 
     def on_node_lost(self, node: NodeId) -> None:
         """What it had not persisted, it never will."""
@@ -164,10 +186,20 @@ class Checkpointer:
         """Tell newcomers, and those who go on after a recovery, when to take checkpoints."""
         if not self._cadence.every.off:
             standing = self._cadence.standing
-            self._tell(workers, replace(standing, soon=True) if self._saving else standing)
+            self._tell(workers, replace(standing, soon=True) if self._hurries else standing)
+
+    @property
+    def _hurries(self) -> bool:
+        """Somebody waits for a checkpoint that nobody has taken yet."""
+        return bool(self._saving) and not self._fresh.is_set()
+
+    def _ask_again(self) -> None:
+        self._spread(self._cadence.ask(asyncio.get_running_loop().time()))
 
     def _spread(self, schedule: Schedule | None) -> None:
         if schedule is not None:
+            if self._hurries:
+                schedule = replace(schedule, soon=True)
             self._tell(self._machine().members.seated(), schedule)
 
     def _tell(self, workers: Iterable[WorkerId], schedule: Schedule) -> None:
@@ -193,7 +225,7 @@ class Checkpointer:
         course.seals[event.rank] = event
         if checkpoint not in known.complete():
             return
-        self._sealed, course.sealed_s = checkpoint, time.time()
+        self._sealed, course.sealed_s, course.ordered_s = checkpoint, time.time(), time.monotonic()
         for older in [other for other in self._ways.values() if other.checkpoint.age < checkpoint.age]:
             if older.checkpoint not in self._persisting:
                 self._close(older)
@@ -227,7 +259,9 @@ class Checkpointer:
                 return
             self._on_committed(course)
             try:
-                await asyncio.to_thread(retire, self._store, checkpoint, self._plan.keep, self._plan.keep_every)
+                needed = self._machine().checkpoints.persisted[-LEAST:]
+                keep = partial(retire, self._store, checkpoint, self._plan.keep, self._plan.keep_every, needed)
+                await asyncio.to_thread(keep)
                 await asyncio.to_thread(purge, self._store)
             except (CheckpointError, OSError) as error:
                 log.warning("old checkpoints are not removed: %s", error)
@@ -238,10 +272,10 @@ class Checkpointer:
         log.info("the checkpoint of step %d is committed: %s", checkpoint.step, _cost(record))
         self._committed = checkpoint, now
         self._error = ""
-        self._end(course, record)
-        self._take(Persisted(checkpoint))
         if course.begun_s >= self._save_since:
             self._fresh.set()
+        self._end(course, record)
+        self._take(Persisted(checkpoint))
         self._spread(self._cadence.committed(checkpoint.step, course.k0_s, record.k1_s or 0.0))
 
     def _give_up(self, course: _Course, reason: str) -> None:
@@ -266,6 +300,9 @@ class Checkpointer:
         self._persisting.discard(course.checkpoint)
         if not self._persisting:
             self._idle.set()
+        if self._owed and self._hurries:
+            self._owed = False
+            self._ask_again()
         try:
             fd = os.open(self._records, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:

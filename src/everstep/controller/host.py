@@ -19,7 +19,7 @@ from contextlib import suppress
 from everstep.chaos.spec import Action as FaultAction
 from everstep.chaos.spec import parse
 from everstep.chaos.strikes import Strikes, of_job
-from everstep.controller.cadence import OFF
+from everstep.controller.cadence import AUTO, OFF
 from everstep.controller.checkpoints import Checkpointer
 from everstep.controller.ending import Ending
 from everstep.controller.job import Address, Job, RunDir
@@ -70,6 +70,7 @@ from everstep.wire.messages import (
     Interrupt,
     Keep,
     Leaving,
+    NoSlots,
     Notice,
     Publish,
     Receipt,
@@ -375,6 +376,7 @@ class Host:
             master_port=job.master_port,
             checkpoint_dir=job.checkpoints.directory,
             slots=bool(job.checkpoints.directory) and job.checkpoints.every != OFF,
+            slots_required=job.checkpoints.every != AUTO,
             attempt=job.checkpoints.attempt,
             grace_s=job.checkpoints.grace_s,
         )
@@ -402,6 +404,8 @@ class Host:
             self._checkpoints.on_receipt(message)
         elif isinstance(message, Skipped):
             self._checkpoints.on_skipped(message)
+        elif isinstance(message, NoSlots):
+            self._checkpoints.on_no_slots(message)
         elif isinstance(message, Leaving):
             self._ending.part(node)
         else:

@@ -149,6 +149,8 @@ class Slots:
     """Part of the name of each checkpoint that this job takes."""
     error: str = ""
     """Why there are none although the job wants checkpoints."""
+    required: bool = True
+    """With an error: the job was told to take checkpoints, so it cannot begin without. Else it goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,14 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class NoSlots:
+    """A node has no room for the slots of this rank, and the job was not told to take checkpoints."""
+
+    rank: Rank
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving:
     """The agent was told to end. It stays for its grace, so that a checkpoint can be taken while its workers live."""
 
@@ -283,6 +293,8 @@ class Welcome:
     """As `open_store` reads it; empty: the job neither takes checkpoints nor begins with one."""
     slots: bool = False
     """The job takes checkpoints."""
+    slots_required: bool = True
+    """It was told to. Else (``auto``) a node without room for them is no reason not to train."""
     attempt: int = 0
     """Part of the name of each checkpoint that this job takes."""
     grace_s: float = 0.0
@@ -399,6 +411,7 @@ ToController = (
     | Publish
     | Keep
     | Skipped
+    | NoSlots
     | Receipt
     | Leaving
     | Ask

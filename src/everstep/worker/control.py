@@ -160,8 +160,9 @@ class Control:
 
     def taken(self) -> None:
         """A checkpoint is taken now, so nobody has to wait for the next one that is due."""
-        if self.schedule is not None and self.schedule.soon:
-            self.schedule = replace(self.schedule, soon=False)
+        with self._changed:
+            if self.schedule is not None and self.schedule.soon:
+                self.schedule = replace(self.schedule, soon=False)
 
     def sealed(self, checkpoint: Checkpoint, slot: int, size_bytes: int, k0_s: float, began_s: float) -> None:
         self._channel.send(SealedSlot(self._seat.worker, checkpoint, slot, size_bytes, k0_s, began_s))
@@ -374,7 +375,8 @@ class Control:
                 self.slots = message
                 self._changed.notify_all()
         elif isinstance(message, Schedule):
-            self.schedule = message
+            with self._changed:
+                self.schedule = message
         else:
             self._arm(message)
 

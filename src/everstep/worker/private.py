@@ -40,6 +40,8 @@ class Private:
         self._before: list[int] = []
         self._held: dict[Step, bytes] = {}
         self._given = b""
+        self._built = self.image() if self.parts else b""
+        """As the script made it."""
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -112,6 +114,11 @@ class Private:
             for name, tensor in zip(flat.names, flat.tensors, strict=True)
         ]
         return msgspec.msgpack.encode(_Image(values, tensors))
+
+    def reset(self) -> None:
+        """Be as the script made it."""
+        if self.parts:
+            self.take(self._built, Step(0))
 
     def start_anew(self, group: dist.ProcessGroup, version: Step) -> None:
         """All ranks have what they had at this version: the copies of anything else are void."""

@@ -252,11 +252,13 @@ class Protection:
 
     def tidy(self) -> None:
         """Between two steps: be what can be read, with all that belongs to it."""
-        self._facts.update(gradients=self._kept_gradients, layouts=layouts(self.buckets))
+        gradients = [parameter.grad is not None for parameter in self._parameters]
+        self._facts.update(gradients=gradients, layouts=layouts(self.buckets))
         self.sharded.reshard()
 
     def take_facts(self) -> None:
         """The state was put in place, and the facts with it: follow from them."""
+        self.shadow.forget()
         take_layouts(self.buckets, self._facts["layouts"])
         self._make_gradients()
         if not isinstance(self.streams, CarriedStreams):
@@ -267,15 +269,16 @@ class Protection:
         """What is put in place meanwhile comes from other ranks, so what it says of ranks and layouts is not true."""
         before = dict(self._facts)
         yield
-        gradients = self._facts.get("gradients", False)
+        self.shadow.forget()
+        gradients = self._facts.get("gradients", [])
         self._facts.clear()
         self._facts.update(before, gradients=gradients)
         self._make_gradients()
 
     def _make_gradients(self) -> None:
-        if self._facts.get("gradients"):
-            for parameter in self._parameters:
-                parameter.grad = torch.zeros_like(parameter)
+        """An optimizer passes over a parameter that has none, and not over one whose gradient is zero."""
+        for parameter, has_one in zip(self._parameters, self._facts.get("gradients", []), strict=False):
+            parameter.grad = torch.zeros_like(parameter) if has_one else None
 
     # ── the first words ──────────────────────────────────────────────────────────────────────────────────
 

@@ -61,9 +61,9 @@ class Keeper:
         self._control.need_slots(self._size_bytes)
 
     def prepare(self) -> None:
-        """Wait for the slots: without them the job shall not begin."""
+        """Wait for the slots: without them a job that was told to take checkpoints shall not begin."""
         slots = self._control.wait_for_slots(self._size_bytes)
-        if slots.error:
+        if slots.error and slots.required:
             raise ResourceError(f"no room for checkpoints: {slots.error}")
         self._open(slots)
 
@@ -72,6 +72,8 @@ class Keeper:
     def wants(self, version: Step) -> bool:
         """By its schedule, is a checkpoint of this version due?"""
         slots, schedule = self._control.slots, self._control.schedule
+        if slots is not None and not slots.paths and self._snapshots is not None:
+            self._close()  # the node has no room for all of its ranks: what this one has goes back
         if schedule is None or slots is None or not slots.paths:
             return False
         if schedule.soon:
@@ -122,10 +124,14 @@ class Keeper:
         self.save(version)
 
     def _open(self, slots: Slots) -> None:
-        if self._snapshots is not None:
-            self._snapshots.close()
+        self._close()
         self._snapshots = Snapshots(self._protection, slots.paths)
         self._slots = slots
+
+    def _close(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.close()
+        self._snapshots = self._slots = None
 
     def _grow(self) -> None:
         """The state has become larger than it was thought to become."""

@@ -143,6 +143,7 @@ class Loader:
 
         self._together(verify)
         with protection.own_facts(), torch.no_grad():
+            protection.private.reset()  # first: buffers may be private and saved too
             size_bytes = self._together(resharding.load)
         protection.private.start_anew(self._group, commit.checkpoint.step)
         return size_bytes

@@ -91,6 +91,8 @@ class Snapshots:
 
 def _copy(room: memoryview, entries: Sequence[Entry], tensors: Sequence[torch.Tensor]) -> None:
     """From several devices at once. Copies from a GPU into memory that is not pinned are untested."""
+    if not entries:
+        return  # there are more replicas than tensors
     places = list(views(room, entries))
     torch._foreach_copy_(places, list(tensors), non_blocking=True)
     if any(tensor.is_cuda for tensor in tensors):

@@ -162,6 +162,11 @@ class Shadow:
             for note in self._notes:
                 self._put_back_values(note)
 
+    def forget(self) -> None:
+        """The state was put in place from elsewhere, which version counters need not tell."""
+        self._copies.clear()
+        self._notes.clear()
+
     def _put_back_values(self, note: _Note) -> None:
         if isinstance(note.part, ScalerPart):
             note.part.drop()
