@@ -12,7 +12,7 @@ from everstep.checkpoint import names
 from everstep.controller.job import Job, RunDir
 from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
-from everstep.launch.resume import Wish, begin
+from everstep.launch.resume import Wish, begin, hold
 from everstep.wire.auth import Token
 
 __all__ = ["place"]  # a fixture
@@ -105,14 +105,18 @@ def test_a_job_has_one_checkpoint_directory(job: Job, run: RunDir, place: Place)
 
 def test_a_directory_that_a_running_job_saves_to_is_refused(job: Job, tmp_path: Path, place: Place) -> None:
     place.commit(point(10))
-    owner = RunDir(tmp_path)
-    owner.create(begin(job, owner, wish("latest")).job, Token.create())
-    other = RunDir(tmp_path / "other")
-    with pytest.raises(ConfigError, match=f"in use by the job of {tmp_path}, which is running: end it first"):
-        begin(job, other, wish(str(tmp_path)))
-    assert begin(job, other, wish(str(tmp_path), every="off")).job.config.resume == (point(10),)
-    os.close(owner._lock)  # as the end of its process does
-    assert begin(job, other, wish(str(tmp_path))).note.endswith("new ones go there too, and of all 3 stay")
+    one, other = RunDir(tmp_path / "one"), RunDir(tmp_path / "other")
+    lock = hold(begin(job, one, wish(str(place.directory))).job.checkpoints)
+    assert lock is not None
+    again = begin(job, other, wish(str(place.directory)))
+    with pytest.raises(ConfigError, match=f"another job that is running saves its checkpoints to {place.directory}"):
+        hold(again.job.checkpoints)
+    assert hold(begin(job, other, wish(str(place.directory), every="off")).job.checkpoints) is None
+    os.close(lock)  # as the end of its process does
+    lock = hold(again.job.checkpoints)
+    assert lock is not None
+    os.close(lock)
+    assert again.note.endswith("new ones go there too, and of all 3 stay")
 
 
 def test_a_directory_that_cannot_be_made_is_named(job: Job, run: RunDir) -> None:

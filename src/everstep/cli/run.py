@@ -20,7 +20,7 @@ from everstep.launch import environment
 from everstep.launch.client import Result
 from everstep.launch.local import Launcher, Screen
 from everstep.launch.prepare import check_devices, check_shared_memory, run_directory
-from everstep.launch.resume import Wish, begin
+from everstep.launch.resume import Wish, begin, hold
 from everstep.types import NodeId
 from everstep.wire.auth import Token, find_token
 
@@ -83,6 +83,7 @@ def start(job: Job, path: Path, token: Token, nodes: Mapping[NodeId, str], wish:
         path.mkdir(parents=True, exist_ok=True)
         beginning = begin(job, run, wish)
         job = beginning.job
+        hold(job.checkpoints)
         run.create(job, token)
     except OSError as error:
         raise ConfigError(f"--run-dir {path}: {error.strerror}; name a directory that can be written") from None

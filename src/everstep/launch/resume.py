@@ -5,6 +5,9 @@ Reads the directory, and claims the number; everything that can be wrong is said
 
 from __future__ import annotations
 
+import fcntl
+import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +21,8 @@ from everstep.controller.job import CheckpointPlan, Job, RunDir
 from everstep.core.events import Checkpoint
 from everstep.core.planner import REMEMBERED
 from everstep.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 LATEST = "latest"
 
@@ -60,12 +65,6 @@ def begin(job: Job, run: RunDir, wish: Wish) -> Beginning:
     if resume is not None:
         chosen = _choose(store, resume, only, f"{run.path} already holds a run" if wish.resume is None else "")
     taking = wish.every != OFF
-    owner = RunDir(where.parent)
-    if taking and owner.path.resolve() != run.path.resolve() and owner.running:  # each would remove what is the other's
-        raise ConfigError(
-            f"{where} is in use by the job of {owner.path}, which is running: end it first, "
-            "or copy a checkpoint to another directory and --resume that"
-        )
     plan = CheckpointPlan(
         directory=str(where) if taking or chosen else "",
         every=wish.every,
@@ -79,6 +78,24 @@ def begin(job: Job, run: RunDir, wish: Wish) -> Beginning:
     if note and taking and where.parent.resolve() != run.path.resolve() and wish.directory is None:
         note += f"; new ones go there too, and of all {wish.keep} stay"
     return Beginning(job, note)
+
+
+def hold(plan: CheckpointPlan) -> int | None:
+    """Until this process ends no other job saves there: each would remove what is the other's. The lock, if any."""
+    if not plan.attempt:
+        return None
+    descriptor = os.open(Path(plan.directory) / names.ATTEMPTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(
+            f"another job that is running saves its checkpoints to {plan.directory}: give --checkpoint-dir another "
+            "directory; to go on from one of its checkpoints, copy that one there first"
+        ) from None
+    except OSError as error:  # a network file system that has no locks
+        log.warning("%s cannot be locked (%s): no other job may save there", plan.directory, error.strerror)
+    return descriptor
 
 
 def _directory(resume: str) -> Path | None:
