@@ -520,6 +520,34 @@ def test_else_the_job_fails_and_says_what_is_lost() -> None:
     job.failed_because("no live replica holds shards [1] any more, which ranks [1, 3] had, and there is no checkpoint")
 
 
+def lose_what_one_rank_had(job: Job) -> Job:
+    """A replacement finds that the copy of its private state has gone too."""
+    job.crash(1)
+    job.run(RESUMING)
+    job.tell(Verdict(job.worker(1), Cause.LOST, "LostError: the private state of this rank"))
+    return job
+
+
+def test_what_one_rank_had_for_itself_comes_from_a_checkpoint_though_replicas_live() -> None:
+    job = Job(ranks=3).training(step=20)
+    job.tell(Persisted(checkpoint(10)))
+    lose_what_one_rank_had(job).recovered()
+    lost = "nobody has any more what one rank had for itself"
+    assert f"{lost}: all load step 10 from the newest persistent checkpoint" in job.notes
+    assert {job.positions[job.worker(rank)].version for rank in range(3)} == {10}
+    job.crash(2)
+    job.recovered()
+    order = job.commands(Restore)[job.worker(2)]
+    assert isinstance(order, Restore)
+    assert order.checkpoint is None, "the next failure is healed by replicas again"
+
+
+def test_without_a_checkpoint_its_loss_ends_the_job() -> None:
+    job = lose_what_one_rank_had(Job(ranks=3).training(step=20))
+    job.run()
+    job.failed_because("nobody has any more what one rank had for itself, and there is no checkpoint; rank 1")
+
+
 def test_a_failure_while_a_checkpoint_is_loaded_begins_the_load_again() -> None:
     job = two_by_two()
     job.tell(Persisted(checkpoint(10)))

@@ -85,6 +85,13 @@ def test_all_replicas_may_be_lost_at_once(exact: Exact) -> None:
     assert {recovery.decision for recovery in ended.recoveries} == {Decision.ROLLBACK}
 
 
+def test_what_one_rank_had_for_itself_comes_back_though_its_copy_is_lost_too(exact: Exact) -> None:
+    """Rank 0 keeps the copy of rank 2's random streams. Rank 1 lives, and has all the rest."""
+    ended = exact("mlp-carry", 3, "kill rank=2 step=6 phase=backward when=after", "kill rank=0 phase=stop step=6")
+    assert [recovery.decision for recovery in ended.recoveries] == [Decision.ROLLBACK]
+    assert "nobody has any more what one rank had for itself" in ended.text
+
+
 # ── from storage ─────────────────────────────────────────────────────────────────────────────────────────
 
 

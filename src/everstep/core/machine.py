@@ -86,7 +86,7 @@ ACTIVE = (STARTING, RUNNING, *RECOVERING, ENDING)
 TRAINING = (RUNNING, RESUMING)
 ANSWERING = (STOPPING, SETTLING)
 """Survivors owe an answer that each of them can give alone."""
-HOPELESS = (Cause.RULE, Cause.LOST, Cause.RESOURCE)
+HOPELESS = (Cause.RULE, Cause.RESOURCE)
 """A replacement would fail again, or hide that something is wrong."""
 MAX_DUDS = 3
 """So many processes in a row that did not come to init(), and no more standbys are started until one does."""
@@ -241,6 +241,8 @@ class Machine(JobState):
         if event.cause in (Cause.DEVICE, Cause.FROZEN):
             self.members.mark(self.members.workers[event.worker].node, trouble=True)
         usable = event.cause is not Cause.DEVICE
+        if event.cause is Cause.LOST and self.phase in (*TRAINING, *RECOVERING):
+            self.stranded = True
         self._fail([event.worker], event.cause, event.evidence, event.place, usable=usable)
         if event.cause in HOPELESS:
             self._end(EXIT_FAILED, self.last_failure)
@@ -509,7 +511,7 @@ class Machine(JobState):
     def _decide(self) -> None:
         holders = {worker: at for worker, at in self.answers.items() if at.phase is not WorkerPhase.HOLLOW}
         missing = planner.missing_shards(self.members, holders)
-        if missing:
+        if missing or self.stranded:
             self._fall_back(missing)
             return
         decision = planner.decide(holders)
@@ -526,16 +528,18 @@ class Machine(JobState):
         self._settle(decision.target, decision.actions, decision.reason)
 
     def _fall_back(self, missing: list[int]) -> None:
-        """The ladder: no replica holds these pieces, so all load one checkpoint."""
+        """The ladder: no replica holds these pieces, or what one rank had for itself, so all load one checkpoint."""
         found = self.checkpoints.newest()
         owners = sorted(rank for rank, at in self.members.coordinates.items() if at.shard in missing)
         lost = f"no live replica holds shards {missing} any more, which ranks {owners} had"
+        if not missing:
+            lost = "nobody has any more what one rank had for itself"
         if found is None and not self.failures:  # nobody had any state yet
             self._end(EXIT_FAILED, f"there is no other checkpoint to go on from; {self.last_failure}")
             return
         if found is None:
-            advice = "a mesh with a dimension of replicas keeps each shard more than once"
-            self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint: {advice}; {self.last_failure}")
+            advice = ": a mesh with a dimension of replicas keeps each shard more than once" if missing else ""
+            self._end(EXIT_FAILED, f"{lost}, and there is no checkpoint{advice}; {self.last_failure}")
             return
         self.source, tier = found
         self.over = False
@@ -544,7 +548,7 @@ class Machine(JobState):
         self._settle(self.source.step, actions, reason)
 
     def _settle(self, target: Step, actions: dict[WorkerId, Action], reason: str) -> None:
-        self.target, self.actions, self.reason = target, actions, reason
+        self.target, self.actions, self.reason, self.stranded = target, actions, reason, False
         self.note(reason)
         self._enter(SETTLING)
         for action, workers in self._by_action().items():

@@ -82,6 +82,8 @@ class JobState:
     """A collective of this generation failed and the verdict that explains it is awaited."""
     stalled: bool = False
     """Nobody moved in this step once before."""
+    stranded: bool = False
+    """Somebody has lost what nobody else has: live replicas are no help, a checkpoint may be."""
     stillborn: tuple[str, int] = ("", 0)
     """Where the newest process failed before init(), and how many in a row did so there."""
     duds: int = 0
@@ -156,7 +158,7 @@ class JobState:
 
 _VALUES = (
     *("phase", "generation", "target", "source", "table", "over"),
-    *("failures", "attempts", "graced", "stalled", "stillborn", "duds", "gathered"),
+    *("failures", "attempts", "graced", "stalled", "stranded", "stillborn", "duds", "gathered"),
 )
 _SETS = ("awaiting", "finished")
 _DICTS = ("fencing", "answers", "actions", "donors", "ended", "former", "layouts")
