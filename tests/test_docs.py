@@ -86,7 +86,7 @@ def test_internal_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_shows_the_example_that_is_run() -> None:
-    _, _, code = (ROOT / "examples" / "steps.py").read_text().partition('"""\n\n')
+    _, _, code = (ROOT / "examples" / "ddp.py").read_text().partition('"""\n\n')
     assert f"```python\n{code}```" in (ROOT / "README.md").read_text()
 
 
