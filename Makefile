@@ -21,7 +21,7 @@ demo: $(STAMP)  ## a small GPT on four devices, each of which is killed once, an
 	$(BIN)/everstep demo
 
 test: $(STAMP)  ## run the tests; ARGS="-k name" passes options to pytest
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .

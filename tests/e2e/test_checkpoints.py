@@ -79,8 +79,14 @@ def test_what_has_no_replica_comes_back_from_memory(exact: Exact) -> None:
 
 
 def test_all_replicas_may_be_lost_at_once(exact: Exact) -> None:
-    """With them their carried random streams and their statistics, which differ from rank to rank."""
-    deaths = [f"kill rank={rank} step={step} phase=backward" for step in (5, 8) for rank in (0, 1)]
+    """With them their carried random streams and their statistics, which differ from rank to rank.
+
+    The first dies behind the last collective before the barrier, so that the other is in its step too.
+    """
+    deaths = [
+        *("kill rank=0 step=5 phase=backward when=after", "kill rank=1 phase=stop step=5"),
+        *("kill rank=1 step=8 phase=backward when=after", "kill rank=0 phase=stop step=8"),
+    ]
     ended = exact("conv-carry", 2, *deaths)
     assert {recovery.decision for recovery in ended.recoveries} == {Decision.ROLLBACK}
 
