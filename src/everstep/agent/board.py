@@ -15,7 +15,6 @@ overwritten while it is read, whatever order the processor stores in.
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import threading
@@ -24,7 +23,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent.shm import SharedDirectory
+from everstep.agent.shm import SharedDirectory, map_file
 from everstep.errors import BoardError
 from everstep.types import Generation, Step, WorkerId, WorkerPhase
 
@@ -117,7 +116,7 @@ class BoardWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._map = _map(path)
+        self._map = map_file(path, "board", SIZE_BYTES, _MAGIC, _LAYOUT)
         self._words = memoryview(self._map).cast("Q")  # a store through it is one aligned machine word
         self._fields = _Fields()
         self._beats = 0
@@ -182,7 +181,7 @@ class BoardReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._map = _map(path)
+        self._map = map_file(path, "board", SIZE_BYTES, _MAGIC, _LAYOUT)
         self._words = memoryview(self._map).cast("Q")
 
     @classmethod
@@ -233,18 +232,3 @@ class BoardReader:
             moves=moves,
             heartbeat=self._words[_BEAT_WORD],
         )
-
-
-def _map(path: Path) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if os.fstat(fd).st_size != SIZE_BYTES:
-            raise BoardError(f"{path} is no board: it has {os.fstat(fd).st_size} bytes, a board has {SIZE_BYTES}")
-        board = mmap.mmap(fd, SIZE_BYTES)
-    finally:
-        os.close(fd)
-    magic, layout = struct.unpack_from("<QQ", board)
-    if (magic, layout) != (_MAGIC, _LAYOUT):
-        board.close()
-        raise BoardError(f"{path} is no board of layout {_LAYOUT} (magic {magic:#x}, layout {layout})")
-    return board

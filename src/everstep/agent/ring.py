@@ -10,7 +10,6 @@ the processor stores in. It knows nothing of files, sockets or which notes are w
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import threading
@@ -18,8 +17,7 @@ import time
 import zlib
 from pathlib import Path
 
-from everstep.agent.shm import SharedDirectory
-from everstep.errors import BoardError
+from everstep.agent.shm import SharedDirectory, map_file
 from everstep.observe.notes import MOST_ATTEMPTS, NOTE, Note
 from everstep.types import Mark, WorkerId
 
@@ -44,7 +42,7 @@ class RingWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._map = _map(path)
+        self._map = map_file(path, "ring", SIZE_BYTES, _MAGIC, _LAYOUT)
         self._words = memoryview(self._map).cast("Q")  # a store through it is one aligned machine word
         self._count = self._words[_HEAD_WORD]
         self._lock = threading.Lock()
@@ -70,7 +68,7 @@ class RingReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         """What the worker gives to its RingWriter."""
-        self._map = _map(path)
+        self._map = map_file(path, "ring", SIZE_BYTES, _MAGIC, _LAYOUT)
         self._words = memoryview(self._map).cast("Q")
         self._next = 0
         self._last_ns = 0
@@ -124,19 +122,3 @@ class RingReader:
     def close(self) -> None:
         self._words.release()
         self._map.close()
-
-
-def _map(path: Path) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        if size != SIZE_BYTES:
-            raise BoardError(f"{path} is no ring: it has {size} bytes, a ring has {SIZE_BYTES}")
-        ring = mmap.mmap(fd, SIZE_BYTES)
-    finally:
-        os.close(fd)
-    magic, layout = struct.unpack_from("<QQ", ring)
-    if (magic, layout) != (_MAGIC, _LAYOUT):
-        ring.close()
-        raise BoardError(f"{path} is no ring of layout {_LAYOUT} (magic {magic:#x}, layout {layout})")
-    return ring

@@ -6,14 +6,16 @@ Not `multiprocessing.shared_memory`: its tracker unlinks what other processes st
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import shutil
+import struct
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from everstep.errors import ConfigError, ResourceError
+from everstep.errors import BoardError, ConfigError, ResourceError
 from everstep.types import NodeId
 
 ROOT = Path("/dev/shm")
@@ -109,6 +111,23 @@ def find_stale(root: Path = ROOT) -> list[Path]:
 def sweep_stale(root: Path = ROOT) -> list[Path]:
     """Remove the directories of agents that no longer live; returns them. Those of other users stay."""
     return [path for path in sorted(root.glob(f"{PREFIX}*")) if path.is_dir() and remove_stale(path)]
+
+
+def map_file(path: Path, kind: str, size_bytes: int, magic: int, layout: int) -> mmap.mmap:
+    """A file that begins with these two words, each of 8 bytes; a BoardError says what it is no ``kind`` for."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if size != size_bytes:
+            raise BoardError(f"{path} is no {kind}: it has {size} bytes, a {kind} has {size_bytes}")
+        mapping = mmap.mmap(fd, size_bytes)
+    finally:
+        os.close(fd)
+    found = struct.unpack_from("<QQ", mapping)
+    if found != (magic, layout):
+        mapping.close()
+        raise BoardError(f"{path} is no {kind} of layout {layout} (magic {found[0]:#x}, layout {found[1]})")
+    return mapping
 
 
 def _claim(path: Path) -> int:
