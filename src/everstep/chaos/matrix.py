@@ -41,11 +41,15 @@ class Coverage:
     recoveries: int = 0
     cells: Counter[Cell] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    slowest: tuple[float, int] = (0.0, 0)
+    """Seconds of a recovery from its detection on, and its trial."""
 
     def add(self, planned: Planned, ended: Ended, wrong: list[str]) -> None:
         self.runs += 1
         self.strikes += len(ended.struck)
         self.recoveries += len(ended.recoveries)
+        took = (recovery.t_total_s - recovery.t_detect_s for recovery in ended.recoveries)
+        self.slowest = max([self.slowest, *((seconds, planned.number) for seconds in took)])
         if wrong:
             self.failures.append(f"trial {planned.number}: {wrong[0]}")
         else:
@@ -54,6 +58,7 @@ class Coverage:
     def lines(self) -> Iterator[str]:
         counts = f"{self.strikes} faults struck, {self.recoveries} recoveries"
         yield f"{self.runs} runs, {counts}, {len(self.failures)} failures"
+        yield "  slowest recovery, from its detection on: {:.1f} s, in trial {}".format(*self.slowest)
         for part, cells in parts(self.variants).items():
             missed = [cell for cell in cells if not self.cells[cell]]
             yield f"  {part:14} {len(cells) - len(missed):4} of {len(cells):3} cells"

@@ -1,7 +1,8 @@
 """Gloo: cut by shutting down its connected sockets, which nothing else of it does.
 
 `abort()` leaves a collective in flight waiting for its timeout. A shutdown of the connected sockets ends every wait
-at once, of a frozen peer too. The listening socket is never touched: Gloo's own thread would throw, and end us.
+at once, of a frozen peer too, but for a few that Gloo itself loses track of (see `work.outlast`). The listening socket
+is never touched: Gloo's own thread would throw, and end us.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,9 @@ import torch.distributed as dist
 from everstep.worker.groups.rendezvous import CONNECT_S, MeetingStore
 from everstep.worker.groups.seam import Plan
 
+_THREADS = ("pt_gloo_", "gloo_")
+"""How the names of Gloo's threads begin: those that carry out collectives, and those that look after connections."""
+_ASLEEP = "S (sleeping)"
 _SOURCE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
 _ADVICE = re.compile(r"\. This is typically caused by .*", re.DOTALL)
 
@@ -52,12 +57,34 @@ class GlooSeam:
                     count += 1
         return count
 
+    def quiet(self) -> bool:
+        """Gloo's threads all sleep, and none has run between two looks: with the connections cut, nobody is left who
+        could wake one."""
+        before = _sleepers()
+        return before is not None and before == _sleepers()
+
     def drain(self) -> None:
         """A processor has no queue."""
 
     def brief(self, error: str) -> str:
         """Without the line of Gloo's own source, and the advice that says nothing of this job."""
         return _ADVICE.sub("", _SOURCE.sub("", error))
+
+
+def _sleepers() -> dict[str, str] | None:
+    """Gloo's threads, and how often each gave the processor away. None if one of them is not asleep."""
+    switches = {}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            status = Path(f"/proc/self/task/{thread}/status").read_text(errors="replace")
+        except OSError:  # it has ended
+            continue
+        facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        if facts["Name"].startswith(_THREADS):
+            if facts["State"] != _ASLEEP:
+                return None
+            switches[thread] = facts["voluntary_ctxt_switches"] + facts["nonvoluntary_ctxt_switches"]
+    return switches
 
 
 def _connections() -> Iterator[socket.socket]:

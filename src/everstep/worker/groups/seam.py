@@ -2,6 +2,7 @@
 
 make     connect a new inner group of a generation; may block until all members have come
 cut      end whatever waits in it, from another thread and within milliseconds; never anybody else's sockets
+quiet    after a cut: what has not ended by now never will, and touches no memory any more
 drain    wait until the device has finished what was queued for it, so that "complete" is true
 brief    of an error of the backend, what tells a user something
 """
@@ -41,6 +42,8 @@ class Seam(Protocol):
     def cut(self, rows: Sequence[bytes]) -> int:
         """End what waits in the groups that met with these addresses; how many connections that were."""
         ...
+
+    def quiet(self) -> bool: ...
 
     def drain(self) -> None: ...
 

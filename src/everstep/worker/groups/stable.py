@@ -6,7 +6,7 @@ in flight: nothing that a work may still write into is used again before the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,6 +58,11 @@ class StableGroup(dist.ProcessGroup):
         except RuntimeError:  # one was added meanwhile, so it moves
             return False
 
+    def give_up(self) -> None:
+        """From another thread: what has not ended never will."""
+        for work in list(self._works):
+            work.give_up()
+
     def settle(self) -> None:
         """Wait until all have ended, as they may. After a cut that is at once."""
         for work in list(self._works):
@@ -91,7 +96,7 @@ class StableGroup(dist.ProcessGroup):
             return LocalWork(outputs)
         self.in_flight()
         try:
-            work = self._track(getattr(self.inner, name)(*arguments, **options), name)
+            work = self._track(getattr(self.inner, name)(*arguments, **options), name, operation.outputs(arguments))
         except RuntimeError as error:
             world.failed(f"{self.key}: {_first_line(error)}")
             raise
@@ -103,8 +108,8 @@ class StableGroup(dist.ProcessGroup):
             world.captured.append([tensor.clone() for tensor in operation.outputs(arguments)])
         return work
 
-    def _track(self, inner: dist.Work, name: str) -> TrackedWork:
-        work = TrackedWork(inner, name, self._ended, self._world.cut_off)
+    def _track(self, inner: dist.Work, name: str, tensors: Sequence[torch.Tensor]) -> TrackedWork:
+        work = TrackedWork(inner, name, tensors, self._ended, self._world.cut_off)
         self._works[work] = None
         self.issued += 1
         return work
@@ -121,7 +126,7 @@ class StableGroup(dist.ProcessGroup):
     def end_coalescing(self, device: torch.device) -> dist.Work:
         if self.inner is None:
             return LocalWork([])
-        return self._track(self.inner._end_coalescing(device), "end_coalescing")
+        return self._track(self.inner._end_coalescing(device), "end_coalescing", [])
 
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing

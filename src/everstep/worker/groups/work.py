@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,8 +18,11 @@ import torch.distributed as dist
 
 END_S = 30.0
 """For a work of a group that was cut to end. It takes milliseconds; who takes longer is not to be trusted."""
-LOOK_S = 0.25
-"""So often a wait looks whether its group was cut."""
+LOOK_S = 0.05
+"""So often a wait looks whether its work is lost."""
+LAST_LOOK_S = 0.001
+"""For the work itself to say so, when it is."""
+LOST = "{} was cut and has not ended"
 _NOT_YET = "Operation timed out!"
 """What torch says when a wait for a collective was too short. The collective goes on."""
 _POINT_TO_POINT = ("send", "recv", "recv_anysource")
@@ -32,20 +35,22 @@ def outlast(work: dist.Work, operation: str, lost: Callable[[], bool], limit_s: 
     """Wait for a work of Gloo that may never end.
 
     When a connection breaks, Gloo forgets the message that it was about to write or in the midst of (see its
-    `Pair::signalException`), so nobody tells the work, which waits for the timeout of its group: half an hour. Its
-    connections are closed by then, so it touches no memory any more, and who was told to stop may leave it.
+    `Pair::signalException`), so nobody tells the work, which waits for the timeout of its group: half an hour, and what
+    is queued behind it too. Once its group was cut and is quiet (see `Seam`) it is lost, and may be left.
     """
     deadline = time.monotonic() + limit_s
     if operation in _POINT_TO_POINT:
         return _outlast_apart(work, lost, deadline)
     while True:
+        given_up = lost()
+        look_s = LAST_LOOK_S if given_up else min(LOOK_S, max(LAST_LOOK_S, deadline - time.monotonic()))
         try:
-            return bool(work.wait(timedelta(seconds=min(LOOK_S, max(0.001, deadline - time.monotonic())))))
+            return bool(work.wait(timedelta(seconds=look_s)))
         except RuntimeError as error:
+            if given_up and _NOT_YET in str(error):
+                raise RuntimeError(LOST.format(operation)) from None
             if _NOT_YET not in str(error) or time.monotonic() >= deadline:
                 raise
-            if lost():
-                raise RuntimeError(f"{operation} was cut and has not ended") from None
 
 
 def _outlast_apart(work: dist.Work, lost: Callable[[], bool], deadline: float) -> bool:
@@ -65,12 +70,42 @@ def _outlast_apart(work: dist.Work, lost: Callable[[], bool], deadline: float) -
     threading.Thread(target=wait, name="everstep-wait", daemon=True).start()
     while not ended.wait(LOOK_S):
         if lost():
-            raise RuntimeError("a message was cut and has not ended")
+            raise RuntimeError(LOST.format("a message"))
         if time.monotonic() >= deadline:
             raise RuntimeError("a message has not ended in time")
     if errors:
         raise errors[0]
     return results[0]
+
+
+class Promise:
+    """A future that ends with the one of a work, or when that is given up: DDP waits where no code of ours is.
+
+    Its value is a Python object, which carries no streams: only for tensors in the memory of the processor.
+    """
+
+    def __init__(self, inner: torch.futures.Future[Any], operation: str) -> None:
+        self._inner = inner
+        self._operation = operation
+        self._given_up = False
+        self._first = threading.Lock()
+        """Held by who has ended it."""
+        self._end: torch.futures.Future[None] = torch.futures.Future()
+        self.future: torch.futures.Future[Any] = self._end.then(self._outcome)
+        inner.add_done_callback(lambda _: self._finish())
+
+    def give_up(self) -> None:
+        self._finish(given_up=True)
+
+    def _finish(self, *, given_up: bool = False) -> None:
+        if self._first.acquire(blocking=False):
+            self._given_up = given_up
+            self._end.set_result(None)
+
+    def _outcome(self, _: object) -> Any:
+        if self._given_up:
+            raise RuntimeError(LOST.format(self._operation))
+        return self._inner.value()
 
 
 class TrackedWork(dist.Work):
@@ -80,11 +115,14 @@ class TrackedWork(dist.Work):
         self,
         inner: dist.Work,
         operation: str,
-        ended: Callable[[TrackedWork, RuntimeError | None], None],
+        tensors: Sequence[torch.Tensor],
+        ended: Ended,
         lost: Callable[[], bool],
     ) -> None:
         super().__init__()
         self._lost = lost
+        self._tensors = tensors
+        self._promise: Promise | None = None
         self.operation = operation
         self.waited = False
         self.waiting = False
@@ -127,8 +165,17 @@ class TrackedWork(dist.Work):
         return self._inner.result()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        future: torch.futures.Future[Any] = self._inner.get_future()
-        return future
+        inner: torch.futures.Future[Any] = self._inner.get_future()
+        if any(tensor.is_cuda for tensor in self._tensors):
+            return inner
+        if self._promise is None:
+            self._promise = Promise(inner, self.operation)
+        return self._promise.future
+
+    def give_up(self) -> None:
+        """From any thread: it is lost, and whoever waits for its future is told."""
+        if self._promise is not None:
+            self._promise.give_up()
 
     def synchronize(self) -> None:
         self._inner.synchronize()

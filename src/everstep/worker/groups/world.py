@@ -24,10 +24,9 @@ from everstep.worker.groups.prologue import Prologue
 from everstep.worker.groups.rendezvous import CONNECT_S, NoStore, Publish, Rendezvous
 from everstep.worker.groups.seam import Plan, Seam
 from everstep.worker.groups.stable import StableGroup
+from everstep.worker.groups.work import LOOK_S
 
 BACKEND = "everstep"
-ENDING_S = 0.25
-"""After a cut collectives end within milliseconds, but for those that Gloo has lost track of."""
 CLOSE_S = 5.0
 """At the end of the script, for threads that make or destroy groups. Those that wait for the dead take longer."""
 OUTCOME_S = 2.0
@@ -65,7 +64,6 @@ class World:
         self._feed: list[Sequence[torch.Tensor]] = []
         self._changed = threading.Condition()
         self._cut_before = Generation(0)
-        self._cut_at = 0.0
         self._helpers: list[threading.Thread] = []
         """Those that make and destroy groups."""
 
@@ -119,19 +117,21 @@ class World:
         if failures:
             raise RuntimeError(f"the groups of generation {generation} could not be made: {failures[0]}")
         old: list[dist.ProcessGroup | None] = []
-        for key, inner in made.items():
-            assert isinstance(inner, dist.ProcessGroup)
-            old.append(self.groups[key].inner)
-            self.groups[key].inner = inner
+        with self._changed:
+            for key, inner in made.items():
+                assert isinstance(inner, dist.ProcessGroup)
+                old.append(self.groups[key].inner)
+                self.groups[key].inner = inner
+            self._generation = generation
         # To destroy a group is to join its threads, for tens of milliseconds; nobody has to wait for that.
         self._beside(old.clear, "everstep-destroy")
-        self._generation = generation
         self.recording, self.failure = False, ""
 
     def _beside(self, work: Callable[[], object], name: str) -> None:
         """A daemon: one that waits for the dead is left behind, and the next generation has its own."""
         helper = threading.Thread(target=work, name=name, daemon=True)
-        self._helpers = [*(other for other in self._helpers if other.is_alive()), helper]
+        with self._changed:
+            self._helpers = [*(other for other in self._helpers if other.is_alive()), helper]
         helper.start()
 
     def close(self) -> None:
@@ -160,13 +160,22 @@ class World:
         self.seam.cut(self.rendezvous.every_row())
         self.rendezvous.abandon(generation)
         with self._changed:
-            if generation > self._cut_before:
-                self._cut_before, self._cut_at = generation, time.monotonic()
+            self._cut_before = max(self._cut_before, generation)
             self._changed.notify_all()
+        self._beside(partial(self._give_up, generation), "everstep-give-up")
 
     def cut_off(self) -> bool:
-        """These groups were cut, and long enough ago for everything in them to have ended that will."""
-        return self._generation < self._cut_before and time.monotonic() > self._cut_at + ENDING_S
+        """These groups were cut, and everything in them has ended that will."""
+        return self._generation < self._cut_before and self.seam.quiet()
+
+    def _give_up(self, before: Generation) -> None:
+        """The main thread may wait, in code that is not ours, for what the backend has lost track of."""
+        while self._generation < before and not self.seam.quiet():
+            time.sleep(LOOK_S)
+        with self._changed:
+            if self._generation < before:  # else all has been waited for, and what is in flight is new
+                for group in self.groups.values():
+                    group.give_up()
 
     def drop(self, group: StableGroup) -> None:
         """The script destroys it."""
