@@ -24,7 +24,7 @@ from everstep.types import Coordinate, Step, WorkerPhase
 from everstep.worker.checkpoint.keeper import Keeper
 from everstep.worker.control import Control
 from everstep.worker.environment import Place
-from everstep.worker.groups.gloo import GlooSeam
+from everstep.worker.groups.nccl import seam_of
 from everstep.worker.groups.world import World
 from everstep.worker.loop import ProtectedLoop
 from everstep.worker.phases import RecoveryPhase
@@ -63,7 +63,7 @@ class JobSession:
         prologues = {
             name.removeprefix(GROUP): data for name, data in control.memories.items() if name.startswith(GROUP)
         }
-        self._world = World(GlooSeam(), control.publish, prologues if self._joins else None)
+        self._world = World(seam_of(place.device), control.publish, prologues if self._joins else None)
         control.world = self._world
         atexit.register(self._world.close)
         os.register_at_fork(after_in_child=partial(atexit.unregister, self._world.close))

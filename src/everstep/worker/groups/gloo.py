@@ -32,7 +32,7 @@ _ADVICE = re.compile(r"\. This is typically caused by .*", re.DOTALL)
 class GlooSeam:
     """For tensors in the memory of the processor."""
 
-    device_types = (torch.device("cpu"),)
+    device_types: tuple[torch.device, ...] = (torch.device("cpu"),)
 
     def make(self, plan: Plan, store: MeetingStore) -> dist.ProcessGroup:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ class GlooSeam:
         backend._set_default_timeout(timedelta(seconds=plan.timeout_s))
         group = dist.ProcessGroup(store, plan.rank, plan.size)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        for device in self.device_types:
+        for device in GlooSeam.device_types:
             group._register_backend(device, dist.ProcessGroup.BackendType.GLOO, backend)
         return group
 

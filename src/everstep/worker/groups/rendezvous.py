@@ -97,6 +97,11 @@ class MeetingStore(Store):
         self._size = size
         self.set_timeout(timedelta(seconds=CONNECT_S))
 
+    def beside(self, name: str) -> MeetingStore:
+        """For a second address of the same members."""
+        generation, key = self._place
+        return MeetingStore(self._rendezvous, generation, f"{key}/{name}", self._size)
+
     def set(self, key: str, value: str | bytes) -> None:
         address = value.encode() if isinstance(value, str) else bytes(value)
         self._rendezvous.publish(*self._place, _rank_of(key), self._size, address)
