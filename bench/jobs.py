@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 import tempfile
@@ -78,7 +77,7 @@ class Job:
         return read_recoveries(self.dir / "recoveries.jsonl")
 
     def close(self) -> None:
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # SIGINT is ignored by who was started in the background
         self.process.wait(60)
 
 

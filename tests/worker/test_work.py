@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -25,6 +31,10 @@ LIMIT = timedelta(seconds=60)
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    return pair()
+
+
+def pair() -> list[Any]:
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, LIMIT), range(2)))
@@ -106,6 +116,42 @@ def test_gloo_is_quiet_when_it_only_waits(ends: list[Any]) -> None:
     waits.wait()
 
 
+def test_what_has_not_ended_when_gloo_is_quiet_never_does() -> None:
+    """In a process of its own, which leaves behind what cannot be ended."""
+    script = subprocess.run(
+        [sys.executable, __file__], env={"GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True, check=False
+    )
+    assert script.stdout == "as it was\n", script.stderr
+
+
+def cut_again_and_again(rounds: int = 12) -> None:
+    groups, tensors, left, ended = [], [], [], 0
+    for number in range(rounds):
+        two = pair()
+        data = [torch.ones(1 << 22) for _ in range(12)]
+        works = [two[index % 2].allreduce([tensor]) for index, tensor in enumerate(data)]
+        groups.append(two)
+        tensors.append(data)
+        while number % 3 and not works[number % 3].is_completed():
+            """Let some of them be in the midst, and some behind it."""
+        cut_everything()
+        while not GlooSeam().quiet():
+            """As long as it takes."""
+        left += [work for work in works if not work.is_completed()]
+        ended += sum(work.is_completed() for work in works)
+    assert ended
+    sys.stdout.write("as it was\n" if not any(work.is_completed() for work in left) else "ended later\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def cut_everything() -> None:
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_ESTABLISHED:
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+
+
 class Forgetful(GlooSeam):
     """Its cut reaches no connection, so what is under way then waits for ever: what Gloo does with some messages."""
 
@@ -146,3 +192,7 @@ def test_who_waits_for_the_future_of_a_lost_work_is_told(forgetful: tuple[World,
     world.settle()
     assert "was cut and has not ended" in world.failure
     peer.allreduce([torch.ones(2)]).wait()
+
+
+if __name__ == "__main__":
+    cut_again_and_again()

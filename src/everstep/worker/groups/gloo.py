@@ -22,8 +22,8 @@ import torch.distributed as dist
 from everstep.worker.groups.rendezvous import CONNECT_S, MeetingStore
 from everstep.worker.groups.seam import Plan
 
-_THREADS = ("pt_gloo_", "gloo_")
-"""How the names of Gloo's threads begin: those that carry out collectives, and those that look after connections."""
+_COLLECTIVES, _CONNECTIONS = "pt_gloo_", "gloo_"
+"""How the names begin of the threads that carry out collectives, and of those that read and write."""
 _ASLEEP = "S (sleeping)"
 _SOURCE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
 _ADVICE = re.compile(r"\. This is typically caused by .*", re.DOTALL)
@@ -58,8 +58,11 @@ class GlooSeam:
         return count
 
     def quiet(self) -> bool:
-        """Gloo's threads all sleep, and none has run between two looks: with the connections cut, nobody is left who
-        could wake one."""
+        """All of Gloo's threads sleep, and those of collectives have done so from one look to the next.
+
+        With the connections cut, a thread that reads and writes finds all that it ever will at once. When it sleeps it
+        is through with that, so nobody is left who could wake one that carries out a collective.
+        """
         before = _sleepers()
         return before is not None and before == _sleepers()
 
@@ -72,7 +75,7 @@ class GlooSeam:
 
 
 def _sleepers() -> dict[str, str] | None:
-    """Gloo's threads, and how often each gave the processor away. None if one of them is not asleep."""
+    """The threads of collectives, and how often each gave the processor away. None if one of Gloo's does not sleep."""
     switches = {}
     for thread in os.listdir("/proc/self/task"):
         try:
@@ -80,9 +83,9 @@ def _sleepers() -> dict[str, str] | None:
         except OSError:  # it has ended
             continue
         facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-        if facts["Name"].startswith(_THREADS):
-            if facts["State"] != _ASLEEP:
-                return None
+        if facts["Name"].startswith((_COLLECTIVES, _CONNECTIONS)) and facts["State"] != _ASLEEP:
+            return None
+        if facts["Name"].startswith(_COLLECTIVES):
             switches[thread] = facts["voluntary_ctxt_switches"] + facts["nonvoluntary_ctxt_switches"]
     return switches
 
