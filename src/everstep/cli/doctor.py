@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everstep.cli import terminal
-from everstep.cli.options import INTERFACE, Size
+from everstep.cli.options import BYTES, INTERFACE
 from everstep.doctor.examine import examine
 from everstep.doctor.finding import Finding, Level, Settings
 from everstep.launch import environment
@@ -40,7 +40,7 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"
 @click.option(
     "--state-size",
     "state_bytes",
-    type=Size(),
+    type=BYTES,
     help="Parameters, buffers and optimizer state of what this machine trains, each piece once: 2GB.",
 )
 @click.option("--interface", help=f"Network interface between the ranks. Default: {INTERFACE}, else lo on one machine.")

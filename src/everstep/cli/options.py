@@ -32,6 +32,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 COUNT = click.IntRange(0, 2**63 - 1)
 """No more than a message can carry."""
 
+N = TypeVar("N")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -108,32 +109,22 @@ class JobOptions:
         )
 
 
-class Seconds(click.ParamType[float]):
-    """A duration that ends."""
+class Quantity(click.ParamType[N]):
+    """A number with a unit."""
 
-    name = "duration"
+    def __init__(self, name: str, read: Callable[[str], N]) -> None:
+        self.name = name
+        self._read: Callable[[str], N] = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> N:
         try:
-            return read_duration(str(value))
+            return self._read(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return read_size(str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+SECONDS = Quantity[float]("duration", read_duration)
+BYTES = Quantity[int]("size", read_size)
 
 
 class WebAddress(click.ParamType[tuple[str, int] | None]):
@@ -246,7 +237,7 @@ _JOB = (
     click.option(
         "--lease",
         "lease_s",
-        type=Seconds(),
+        type=SECONDS,
         default=_default(Job, "lease_s"),
         show_default=True,
         help="Seconds after which an agent without its controller stops its workers.",
@@ -254,7 +245,7 @@ _JOB = (
     click.option(
         "--fence",
         "fence_s",
-        type=Seconds(),
+        type=SECONDS,
         default=_default(Job, "fence_s"),
         show_default=True,
         help="Seconds for a killed worker to go; after them its device is not used again.",
@@ -288,7 +279,7 @@ _JOB = (
     click.option(
         "--grace",
         "grace_s",
-        type=Seconds(),
+        type=SECONDS,
         default=_default(CheckpointPlan, "grace_s"),
         show_default=True,
         help="Seconds at the end for the last checkpoint to reach storage.",

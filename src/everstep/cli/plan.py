@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from everstep.cli import terminal
-from everstep.cli.options import Seconds
+from everstep.cli.options import SECONDS
 from everstep.errors import ConfigError
 from everstep.launch.recorded import read_run
 from everstep.observe import plan as model
@@ -50,16 +50,16 @@ _RATIOS = ("healed_share", "slowdown")
 
 @click.command(help=_HELP)
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--mtbf", "mtbf_s", type=Seconds(), help="M: mean time between failures of the job.")
+@click.option("--mtbf", "mtbf_s", type=SECONDS, help="M: mean time between failures of the job.")
 @click.option("--q", "healed_share", type=float, help="Share of the failures that replicas heal, 0 to less than 1.")
-@click.option("--k0", "k0_s", type=Seconds(), help="The copy to memory, for which training stands still.")
-@click.option("--k1", "k1_s", type=Seconds(), help="From memory to storage, while training goes on.")
+@click.option("--k0", "k0_s", type=SECONDS, help="The copy to memory, for which training stands still.")
+@click.option("--k1", "k1_s", type=SECONDS, help="From memory to storage, while training goes on.")
 @click.option("--phi", "slowdown", type=float, help="Step time meanwhile over step time otherwise, at least 1.")
-@click.option("--step", "step_s", type=Seconds(), help="How long a step takes.")
-@click.option("--run", "run_s", type=Seconds(), help="How long the training takes without failures.")
-@click.option("--fallback", "fallback_s", type=Seconds(), help="Fixed cost of going back to a checkpoint.")
-@click.option("--recover", "heal_s", type=Seconds(), help="Cost of a recovery from replicas.")
-@click.option("--restart", "restart_s", type=Seconds(), help="Cost of a restart by a launcher.")
+@click.option("--step", "step_s", type=SECONDS, help="How long a step takes.")
+@click.option("--run", "run_s", type=SECONDS, help="How long the training takes without failures.")
+@click.option("--fallback", "fallback_s", type=SECONDS, help="Fixed cost of going back to a checkpoint.")
+@click.option("--recover", "heal_s", type=SECONDS, help="Cost of a recovery from replicas.")
+@click.option("--restart", "restart_s", type=SECONDS, help="Cost of a restart by a launcher.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in one line.")
 def plan(directory: Path | None, as_json: bool, **options: float | None) -> None:
     given = {name: value for name, value in options.items() if value is not None}
