@@ -28,10 +28,13 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CHECKED)
 
-browser:  ## Debian's chromium for the tests of pages, which are skipped without it
-	@command -v chromium chromedriver >/dev/null || \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium chromium-driver; } >/dev/null || \
-		echo "chromium cannot be installed here: the tests that need a browser will be skipped"
+# The shell has Perfetto's trace processor in it.
+CHROMIUM := chromium chromium-driver chromium-shell
+
+browser:  ## Debian's chromium for the tests of pages and traces, which are skipped without it
+	@dpkg -s $(CHROMIUM) >/dev/null 2>&1 || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends $(CHROMIUM); } >/dev/null || \
+		echo "chromium cannot be installed here: tests that do not find what they need of it are skipped"
 
 # Random failures for so many minutes, in an order that the seed gives.
 MINUTES ?= 10

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import perfetto
 from tests.e2e.conftest import SCRIPTS, Run, eventually
 from tests.observe.traces import check
 
@@ -65,6 +66,14 @@ def test_a_recovery_over_two_nodes_is_recorded_from_both_sides(start: Start, tmp
     nobody_passes_the_barrier_before_all_are_in_it(lanes)
     phs = [event["ph"] for event in check(trace(run))]
     assert [phs.count(kind) for kind in "stf"] == [1, 1, 1]
+    if not perfetto.LIBRARY.exists():
+        return
+    errors, arrows = perfetto.ask(run.dir / "trace.json", perfetto.ERRORS, perfetto.ARROWS)
+    assert errors == []
+    assert [(source, target) for _, source, _, target in arrows] == [
+        ("worker 1 on local-1", "job"),
+        ("job", f"worker {replacement.worker} on {replacement.node}"),
+    ]
 
 
 def nobody_passes_the_barrier_before_all_are_in_it(lanes: tuple[Lane, ...]) -> None:

@@ -10,7 +10,7 @@ from everstep.core.events import JobPhase
 from everstep.observe.history import PhaseSpan
 from everstep.observe.records import Decision, Failure, Outcome, Recovery, Replacement
 from everstep.observe.timeline import Lane, Span
-from everstep.observe.trace import render
+from everstep.observe.trace import CONTROLLER, JOB, RECOVERIES, render
 from everstep.types import Generation
 
 BEGIN_S = 1_800_000_000.0
@@ -105,7 +105,7 @@ def test_a_rank_is_a_process_and_each_of_its_workers_a_thread_of_it() -> None:
 
 
 def test_a_slice_says_where_the_worker_was_and_a_step_is_around_its_phases() -> None:
-    slices = [event for event in drawn(DIED) if event["ph"] == "X" and event["pid"] != 0]
+    slices = [event for event in drawn(DIED) if event["ph"] == "X" and event["pid"] != CONTROLLER]
     assert [event["name"] for event in slices] == [
         *("step 0", "FORWARD", "BACKWARD", "READY", "COMMITTED", "IDLE"),
         *("step 1", "FORWARD", "BACKWARD"),
@@ -119,15 +119,16 @@ def test_the_last_slice_of_a_worker_ends_with_it_and_that_of_a_living_one_with_t
     for event in drawn(DIED, LIVED):
         if event["ph"] == "X":
             ends[event["pid"], event["tid"]] = event["ts"] + event["dur"]
-    assert ends[2, 1] == 1_000_000
-    assert ends[1, 0] == 1_500_000
+    assert ends[3, 2] == 1_000_000
+    assert ends[2, 1] == 1_500_000
 
 
 def test_the_controller_shows_the_phases_of_the_recovery_and_its_record() -> None:
     events = drawn(LIVED, DIED, CAME, recoveries=(recovery(),))
-    job = [event["name"] for event in events if event["ph"] == "X" and (event["pid"], event["tid"]) == (0, 0)]
+    slices = [event for event in events if event["ph"] == "X" and event["pid"] == CONTROLLER]
+    job = [event["name"] for event in slices if event["tid"] == JOB]
     assert job == ["RUNNING", "STOPPING", "RESETTING", "RUNNING"]
-    [record] = [event for event in events if event["ph"] == "X" and (event["pid"], event["tid"]) == (0, 1)]
+    [record] = [event for event in slices if event["tid"] == RECOVERIES]
     assert (record["name"], record["ts"], record["dur"]) == ("recovery 0: EXIT", 1_062_500, 437_500)
     assert record["args"]["target"] == 1
     assert EVIDENCE in record["args"]["sentence"]
@@ -139,7 +140,7 @@ def flow(*recoveries: Recovery) -> list[tuple[int, int, float]]:
 
 
 def test_an_arrow_leads_from_the_failure_over_the_controller_to_the_replacement() -> None:
-    assert flow(recovery()) == [(2, 1, 999_999), (0, 0, 1_062_501), (2, 2, 1_250_001)]
+    assert flow(recovery()) == [(3, 2, 999_999), (CONTROLLER, JOB, 1_062_501), (3, 3, 1_250_001)]
 
 
 def test_who_hangs_has_failed_at_the_verdict_although_it_is_killed_later() -> None:

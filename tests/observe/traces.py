@@ -1,4 +1,4 @@
-"""What a trace has to be for Perfetto to show it as it is meant. Its trace processor is no Python, and not at hand."""
+"""What a trace has to be for Perfetto to show it as it is meant. `tests.perfetto` asks Perfetto where it is."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def _slices(events: list[Event]) -> dict[Track, list[Event]]:
 
 def _all_tracks_have_names(events: list[Event]) -> None:
     names = {(event["pid"], event.get("tid")) for event in events if event["ph"] == "M"}
+    assert all(pid > 0 and tid != 0 for pid, tid in names), "0 is a name for another thread of the process"
     for event in events:
         assert (event["pid"], event.get("tid")) in names or event["ph"] == "C", event
 

@@ -23,10 +23,10 @@ from everstep.types import WorkerPhase
 
 Event = dict[str, Any]
 
-CONTROLLER = 0
-JOB, RECOVERIES = 0, 1
-"""Threads of the controller."""
-_FIRST_RANK = 1
+CONTROLLER = 1
+JOB, RECOVERIES = 1, 2
+"""Threads of the controller. None is 0: Perfetto takes that for the thread whose number is that of its process."""
+_FIRST_RANK = CONTROLLER + 1
 _EDGE_US = 1.0
 """A flow belongs to the slice in which it begins or ends, so it stays this far from its edge."""
 _STEP = {phase.name for phase in WorkerPhase if WorkerPhase.FORWARD <= phase <= WorkerPhase.COMMITTED}
@@ -106,7 +106,7 @@ class _Drawing:
     def _track(self, lane: Lane) -> Track:
         """Those that never had a rank share the last process."""
         rank = self._last_rank + 1 if lane.rank is None else lane.rank
-        return Track(_FIRST_RANK + rank, lane.worker)
+        return Track(_FIRST_RANK + rank, lane.worker + 1)
 
     def _phase(self, span: PhaseSpan) -> Slice:
         end = self._us(self._end_s if span.end_s is None else span.end_s)
