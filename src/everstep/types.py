@@ -61,6 +61,16 @@ class Mark(enum.IntEnum):
     END = 255  # no phase: what follows was not kept
 
 
+class Moment(enum.Enum):
+    """When a digest of the protected state is taken. Never in a step but the second one."""
+
+    PROTECT = "protect"  # at protect(), when a job begins
+    FIRST_STEP = "first step"  # behind the first one: the first update may tell replicas apart
+    RESTORATION = "restoration"  # by the donor of what it has sent, by the newcomer of its live objects
+    LOAD = "load"  # of the live objects, when a checkpoint was loaded
+    END = "end"  # when the rank leaves the loop
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinate:
     """Which copy (``replicate``) of which piece (``shard``) of the state a rank holds."""

@@ -13,8 +13,11 @@ from tests import perfetto
 from tests.e2e.conftest import SCRIPTS, Run, eventually
 from tests.observe.traces import check
 
+from everstep.observe.digests import scan_digests
 from everstep.observe.flight import read_lanes
+from everstep.observe.report.audit import comparisons
 from everstep.observe.timeline import Lane, Span
+from everstep.types import Moment
 
 Start = Callable[..., Run]
 TRAINING = str(SCRIPTS / "breaks.py")
@@ -64,6 +67,12 @@ def test_a_recovery_over_two_nodes_is_recorded_from_both_sides(start: Start, tmp
     assert [span.step for span in replacement.spans if span.phase == "COMMITTED"] == [3, 4, 5]
 
     nobody_passes_the_barrier_before_all_are_in_it(lanes)
+    assert audited(run) == [
+        (Moment.PROTECT, 0, "equal"),
+        (Moment.FIRST_STEP, 1, "equal"),
+        (Moment.RESTORATION, 3, "equal"),
+        (Moment.END, 6, "equal"),
+    ]
     phs = [event["ph"] for event in check(trace(run))]
     assert [phs.count(kind) for kind in "stf"] == [1, 1, 1]
     if not perfetto.LIBRARY.exists():
@@ -74,6 +83,21 @@ def test_a_recovery_over_two_nodes_is_recorded_from_both_sides(start: Start, tmp
         ("worker 1 on local-1", "job"),
         ("job", f"worker {replacement.worker} on {replacement.node}"),
     ]
+
+
+def audited(run: Run) -> list[tuple[Moment, int, str]]:
+    made = comparisons(scan_digests(run.dir / "digests.jsonl").whole())
+    assert all(len(each.records) == 2 for each in made)
+    return [(each.moment, each.version, each.verdict) for each in made]
+
+
+def test_replicas_that_drift_apart_are_found_at_the_end(start: Start, tmp_path: Path) -> None:
+    run = start("--nproc", "2", "--standby", "0", TRAINING, "drifts", str(tmp_path))
+    assert run.wait() == 0, run.text()
+    assert audited(run)[1:] == [(Moment.FIRST_STEP, 1, "equal"), (Moment.END, 6, "DIFFERENT")]
+    command = [sys.executable, "-m", "everstep.cli", "report", str(run.dir)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "replicas had different digests at step 6" in (run.dir / "report.html").read_text()
 
 
 def nobody_passes_the_barrier_before_all_are_in_it(lanes: tuple[Lane, ...]) -> None:

@@ -9,10 +9,10 @@ from tests.core.test_machine import checkpoint
 from tests.observe.conftest import START_S, RecordedJob
 
 from everstep.core.effects import Effect
-from everstep.core.events import Committed, Event, Exited, JobPhase, Persisted, Protected
+from everstep.core.events import Committed, Event, Exited, JobPhase, Persisted, Protected, Sealed
 from everstep.core.watch import Sighting
 from everstep.observe.progress import Progress
-from everstep.types import Generation, Rank, WorkerId, WorkerPhase
+from everstep.types import Generation, NodeId, Rank, WorkerId, WorkerPhase
 
 FORWARD, COMMITTED = WorkerPhase.FORWARD, WorkerPhase.COMMITTED
 
@@ -87,6 +87,27 @@ def test_steps_count_from_end_to_end(job: WatchedJob) -> None:
     assert job.progress.productive_s == pytest.approx(5.0)
     assert job.progress.completed == 3
     assert job.progress.goodput(job.now) == pytest.approx(5.0 / 9.0)
+
+
+def sealed(rank: int, step: int, k0_s: float) -> Sealed:
+    return Sealed(Rank(rank), NodeId("a"), checkpoint(step), k0_s=k0_s)
+
+
+def test_a_copy_to_memory_does_not_count(job: WatchedJob) -> None:
+    job.tell(sealed(0, 1, 0.5), sealed(1, 1, 0.75), sealed(0, 1, 0.5))
+    job.step(2, 4.0)
+    job.tell(sealed(0, 1, 0.5))  # an agent that is connected anew says it again
+    job.step(3, 2.0)
+    job.tell(sealed(0, 3, 1.0))  # nobody has completed a step since
+    assert job.progress.productive_s == pytest.approx(4.0 - 0.75 + 2.0)
+
+
+def test_a_copy_in_the_step_that_a_failure_cuts_off_is_lost_once(job: WatchedJob) -> None:
+    job.tell(sealed(0, 1, 0.5))
+    job.crash(1)
+    job.recovered()
+    job.step(2, 2.0)
+    assert job.progress.productive_s == pytest.approx(2.0)
 
 
 def test_the_rank_that_is_ahead_tells(job: WatchedJob) -> None:

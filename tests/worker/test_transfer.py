@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from everstep.types import Step
 from everstep.worker.groups.exchange import FIRST_BYTES, receive_bytes, send_bytes
-from everstep.worker.state.protected import Protected
+from everstep.worker.state.protected import Protected, tensor_digest
 from everstep.worker.state.transfer import ALONE_BYTES, PARCEL_BYTES, receive, send
 
 LIMIT = timedelta(seconds=20)
@@ -71,4 +71,5 @@ def test_a_newcomer_is_in_the_state_of_its_donor() -> None:
     assert (ours, others.names) == (values, flat.names)
     for name, mine, theirs in zip(flat.names, others.tensors, flat.tensors, strict=True):
         assert torch.equal(mine, theirs), name
-    assert sent == received == sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
+    assert received.size_bytes == sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
+    assert sent == received.sent == [tensor_digest(tensor) for tensor in others.tensors]

@@ -25,6 +25,7 @@ from everstep.wire.messages import (
     SealedSlot,
     SkippedSlot,
     Stack,
+    StateDigest,
     ToController,
     ToWorkerSide,
     WorkerHello,
@@ -119,7 +120,7 @@ class Switchboard:
         elif isinstance(message, Publish | Keep):
             worker.remember(message)
             self._tell(message)
-        elif isinstance(message, Stack):
+        elif isinstance(message, Stack | StateDigest):
             self._tell(message)
         elif isinstance(message, NeedSlots | SealedSlot | SkippedSlot):
             self._slots.on_message(worker, message)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -28,6 +27,7 @@ from everstep.core.events import Checkpoint, Event, JobPhase, Persisted, Sealed
 from everstep.core.machine import RECOVERING, TRAINING, Machine
 from everstep.errors import CheckpointError
 from everstep.observe.checkpoints import CheckpointRecord, Fate, encode
+from everstep.observe.lines import append_line
 from everstep.observe.records import Decision, Recovery
 from everstep.types import NodeId, Rank, WorkerId
 from everstep.wire.messages import FromController, NoSlots, Persist, Receipt, Schedule, Skipped, Tell
@@ -303,12 +303,7 @@ class Checkpointer:
         if self._owed and self._hurries:
             self._owed = False
             self._ask_again()
-        try:
-            fd = os.open(self._records, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(encode(record))
-        except OSError as error:
-            log.warning("%s cannot be written: %s", self._records, error.strerror)
+        append_line(self._records, encode(record))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -48,7 +48,9 @@ from everstep.core.events import (
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.errors import ConfigError, EverstepError
+from everstep.observe.digests import DigestRecord, encode
 from everstep.observe.ledger import Ledger
+from everstep.observe.lines import append_line
 from everstep.observe.log import RecoveryLog
 from everstep.observe.progress import Progress
 from everstep.types import NodeId, WorkerId
@@ -79,6 +81,7 @@ from everstep.wire.messages import (
     Skipped,
     Stack,
     Start,
+    StateDigest,
     Status,
     Tell,
     Time,
@@ -400,6 +403,8 @@ class Host:
             self.take(DeviceSick(node, message.device, message.evidence))
         elif isinstance(message, Stack):
             self._keep_stack(message)
+        elif isinstance(message, StateDigest):
+            self._record_digest(message)
         elif isinstance(message, Receipt):
             self._checkpoints.on_receipt(message)
         elif isinstance(message, Skipped):
@@ -441,6 +446,10 @@ class Host:
     def _judge(self, verdict: Verdict) -> None:
         if (seen := self._sightings.get(verdict.worker)) is not None:
             self._judged[verdict.worker] = seen.moves
+
+    def _record_digest(self, said: StateDigest) -> None:
+        facts = (said.moment, said.generation, said.version, said.rank, said.worker, said.shard, said.digest)
+        append_line(self._run.digests, encode(DigestRecord(time.time(), *facts)))
 
     def _keep_stack(self, stack: Stack) -> None:
         path = self._run.path / f"stacks-g{self._machine.generation}-w{stack.worker}.txt"

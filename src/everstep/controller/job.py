@@ -132,6 +132,10 @@ class RunDir:
         return self.path / "checkpoints.jsonl"
 
     @property
+    def digests(self) -> Path:
+        return self.path / "digests.jsonl"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

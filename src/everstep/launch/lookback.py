@@ -48,6 +48,7 @@ def look_back(path: Path, now_s: float) -> Run:
         lanes=lanes,
         recoveries=tuple(found.recoveries),
         checkpoints=tuple(found.checkpoints),
+        digests=tuple(found.digests),
         phases=tuple(history.phases),
         last_s=now_s if found.state is recorded.State.RUNNING else _newest(history, lanes, found),
         remarks=tuple(dict.fromkeys(remarks)),

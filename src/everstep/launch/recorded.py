@@ -16,6 +16,7 @@ from everstep.core.config import JobConfig
 from everstep.errors import ConfigError
 from everstep.launch.client import Result
 from everstep.observe.checkpoints import CheckpointRecord, scan_checkpoints
+from everstep.observe.digests import DigestRecord, scan_digests
 from everstep.observe.lines import Lines
 from everstep.observe.records import Recovery, scan_recoveries
 
@@ -37,6 +38,7 @@ class Recorded:
     result: Result | None
     recoveries: list[Recovery]
     checkpoints: list[CheckpointRecord]
+    digests: list[DigestRecord]
     journal: list[Record]
     """Empty if there is none that can be read."""
     run_s: float | None
@@ -60,6 +62,7 @@ def _read(run: RunDir, now_s: float) -> Recorded:
     state = State.OVER if run.result.exists() else State.RUNNING if run.running else State.KILLED
     recoveries = _lines(scan_recoveries(run.recoveries), run.recoveries, state, notes)
     checkpoints = _lines(scan_checkpoints(run.checkpoints), run.checkpoints, state, notes)
+    digests = _lines(scan_digests(run.digests), run.digests, state, notes)
     journal = _journal(run, notes)
     if state is State.RUNNING:
         notes.append("the job is running: this is what is known so far")
@@ -71,7 +74,7 @@ def _read(run: RunDir, now_s: float) -> Recorded:
         run_s = max(0.0, (now_s if state is State.RUNNING else last_s) - journal[0].time_s)
         config = journal[0].entry
         ranks = config.ranks if isinstance(config, JobConfig) else None
-    return Recorded(run.path, state, result, recoveries, checkpoints, journal, run_s, ranks, tuple(notes))
+    return Recorded(run.path, state, result, recoveries, checkpoints, digests, journal, run_s, ranks, tuple(notes))
 
 
 def _missing(run: RunDir) -> list[str]:

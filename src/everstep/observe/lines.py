@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from everstep.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,3 +51,13 @@ def read_lines(path: Path, decode: Callable[[bytes], T]) -> Lines[T]:
             what = f"line {number} of {path.name}"
             foreign.append(f"{what} is of another version of everstep, or damaged: {error}")
     return Lines(records, foreign, bool(rest))
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """The job goes on without it if it cannot be written."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(line)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error.strerror)

@@ -2,7 +2,7 @@
 
 It is given every event of the job after the machine has handled it, live or from the journal, and between the events
 what the boards show. Time counts from the end of one step to the end of the next, and only if the step still counts:
-what a failure cuts off, what is done again, recoveries and the start do not.
+what a failure cuts off, what is done again, recoveries, copies to memory and the start do not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from everstep.core.events import Event, Exited, JobPhase, NodeLost, Stalled, Verdict
+from everstep.core.events import Event, Exited, JobPhase, NodeLost, Sealed, Stalled, Verdict
 from everstep.core.machine import TRAINING, Machine
 from everstep.core.watch import Sighting
 from everstep.types import Generation
@@ -42,12 +42,20 @@ class Progress:
         """When the newest step ended, or the training began; None before it did."""
         self._paused_s = 0.0
         """When the training stopped, as far as it is known."""
+        self._copy = (0, 0, 0)
+        """The age of the newest checkpoint that somebody has sealed."""
+        self._copied_s = 0.0
+        """The longest of its copies to memory so far."""
+        self._held_up_s = 0.0
+        """By copies that no end of a step has followed yet."""
         self._ends: deque[tuple[float, int]] = deque()
         """Times, and completed steps by then, of this stretch of training."""
 
     def take(self, event: Event, machine: Machine, time_s: float) -> None:
         """After ``machine.handle(event)`` at this time."""
         self.failures.update(loss.cause.name for loss in machine.losses)
+        if isinstance(event, Sealed):
+            self._hold_up(event)
         # A script that protects nothing trains while the machine still takes it for starting.
         starting = machine.phase is JobPhase.STARTING
         trains = machine.phase in TRAINING or (starting and not machine.members.coordinates)
@@ -110,10 +118,19 @@ class Progress:
             self._advance(machine.target, self._paused_s)
         self._trains = True
         self._mark_s, self.version = None, machine.target
+        self._held_up_s = 0.0
         self._ends.clear()
         if mark_s is not None:
             self._begin(mark_s)
             self._ends.append((mark_s, self.version))
+
+    def _hold_up(self, sealed: Sealed) -> None:
+        """The job waits for the rank that takes longest to copy. What an agent tells again is known."""
+        if sealed.checkpoint.age > self._copy:
+            self._copy, self._copied_s = sealed.checkpoint.age, 0.0
+        if sealed.checkpoint.age == self._copy and sealed.k0_s > self._copied_s:
+            self._held_up_s += sealed.k0_s - self._copied_s
+            self._copied_s = sealed.k0_s
 
     def _begin(self, time_s: float) -> None:
         self._mark_s = time_s
@@ -122,7 +139,8 @@ class Progress:
 
     def _advance(self, version: int, time_s: float) -> None:
         assert self._mark_s is not None
-        spent_s = max(0.0, time_s - self._mark_s)
+        spent_s = max(0.0, time_s - self._mark_s - self._held_up_s)
+        self._held_up_s = 0.0
         new = max(0, version - max(self.version, self.completed))
         self.productive_s += spent_s * new / (version - self.version)
         self.completed = max(self.completed, version)

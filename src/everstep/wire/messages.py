@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from everstep.core.effects import Command
 from everstep.core.events import Cause, Checkpoint, Exited, FenceFailed, FromWorker, Sealed, Verdict
 from everstep.core.watch import Sighting
-from everstep.types import Generation, NodeId, Rank, Step, WorkerId
+from everstep.types import Generation, Moment, NodeId, Rank, Step, WorkerId
 
 # ── worker to agent ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,6 +105,19 @@ class SkippedSlot:
     worker: WorkerId
     step: Step
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateDigest:
+    """Of all that is equal on the replicas of a shard. It is recorded, and nothing is decided by it."""
+
+    worker: WorkerId
+    rank: Rank
+    shard: int
+    generation: Generation
+    version: Step
+    moment: Moment
+    digest: str
 
 
 # ── agent to worker ──────────────────────────────────────────────────────────────────────────────────────
@@ -396,7 +409,9 @@ class Done:
     error: str = ""
 
 
-FromWorkerSide = WorkerHello | Report | Raised | Stack | Publish | Keep | NeedSlots | SealedSlot | SkippedSlot
+FromWorkerSide = (
+    WorkerHello | Report | Raised | Stack | Publish | Keep | NeedSlots | SealedSlot | SkippedSlot | StateDigest
+)
 ToWorkerSide = Order | AskStack | Inject | Meet | Memories | Slots | Schedule
 ToController = (
     AgentHello
@@ -407,6 +422,7 @@ ToController = (
     | Durations
     | AskTime
     | Stack
+    | StateDigest
     | Raised
     | Publish
     | Keep

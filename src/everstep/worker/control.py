@@ -24,7 +24,7 @@ from everstep.core.effects import Assign, Command, Donate, Reset, Restore
 from everstep.core.events import Cause, Checkpoint
 from everstep.core.worker import Do, Move, Out, WorkerMachine
 from everstep.errors import CheckpointError, ConfigError, EverstepError, ResourceError
-from everstep.types import Coordinate, Generation, Step, WorkerPhase
+from everstep.types import Coordinate, Generation, Moment, Step, WorkerPhase
 from everstep.wire.blocking import BlockingChannel
 from everstep.wire.codec import Codec
 from everstep.wire.messages import (
@@ -44,6 +44,7 @@ from everstep.wire.messages import (
     SkippedSlot,
     Slots,
     Stack,
+    StateDigest,
     ToWorkerSide,
     WorkerHello,
 )
@@ -143,6 +144,14 @@ class Control:
     def keep(self, memories: dict[str, bytes]) -> None:
         """For newcomers."""
         self._channel.send(Keep(self._seat.worker, self.generation, memories))
+
+    def tell_digest(self, moment: Moment, version: Step, shard: int, digest: str) -> None:
+        """For the record."""
+        machine = self._machine
+        assert machine.rank is not None
+        self._channel.send(
+            StateDigest(machine.worker, machine.rank, shard, machine.generation, version, moment, digest)
+        )
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,6 +283,8 @@ class Control:
             with self._changed:
                 self._carry_out(self._machine.unusable(checkpoint, str(error)))
             return
+        assert self.protection is not None
+        self.protection.audit(Moment.LOAD, checkpoint.step)
         self._track.version = checkpoint.step
         self._track.recovered(WorkerPhase.IDLE, checkpoint.step)
         with self._changed:

@@ -19,7 +19,7 @@ import torch
 
 from everstep.core.worker import Do, Move
 from everstep.errors import Interruption, RuleError
-from everstep.types import Step, WorkerPhase
+from everstep.types import Moment, Step, WorkerPhase
 from everstep.worker.loader import guard_plain_loaders
 from everstep.worker.phases import RecoveryPhase
 from everstep.worker.protection import Protection
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from everstep.worker.checkpoint.keeper import Keeper
     from everstep.worker.control import Control
     from everstep.worker.track import Track
+
+
+AUDIT_S = 600.0
+"""A digest of the state that takes longer is a hang."""
 
 
 class Stage(enum.Enum):
@@ -68,6 +72,7 @@ class ProtectedLoop:
         self._shown = WorkerPhase.IDLE
         self._attempts = (Step(-1), 0)
         self._hooks: list[Any] = []
+        self._audited = Step(-1)
 
     # ── the script's calls ───────────────────────────────────────────────────────────────────────────────
 
@@ -152,6 +157,7 @@ class ProtectedLoop:
                 return False
             if not control.must_park:
                 self._keeper.save_last(version)
+                self._audit(version)
             control.move(Move.LEAVE)
             self._show(control.phase, control.version)
             with self._track.waiting():
@@ -161,6 +167,13 @@ class ProtectedLoop:
         for hook in self._hooks:
             hook.remove()
         return True
+
+    def _audit(self, version: Step) -> None:
+        """What this rank ends on, once for each version: nobody waits for the next step any more."""
+        if self._audited != version:
+            with self._track.long("digest of the state", AUDIT_S):
+                self._protection.audit(Moment.END, version)
+            self._audited = version
 
     # ── the barrier ──────────────────────────────────────────────────────────────────────────────────────
 

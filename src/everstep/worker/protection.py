@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from everstep.errors import ConfigError, RuleError, StateError
-from everstep.types import Coordinate, Rank, Step
+from everstep.types import Coordinate, Moment, Rank, Step
 from everstep.worker.ddp import buckets_of, layouts, take_layouts
 from everstep.worker.fsdp import ShardedModules
 from everstep.worker.groups.exchange import broadcast_bytes, gather_bytes
@@ -69,9 +69,12 @@ class Protection:
         extra: Mapping[str, Any] | None = None,
         private: Mapping[str, Any] | None = None,
         rng: str = "step",
+        tell: Callable[[Moment, Step, int, str], None] = lambda *_: None,
     ) -> None:
+        """``tell`` hears each digest of the state that is taken: when, of which version and shard."""
         self.world = world
         self.rank = rank
+        self._tell = tell
         self._facts: dict[str, Any] = {"seeds": [torch.initial_seed()] * world_size}
         others = {"scheduler": scheduler, "scaler": scaler, "extra": extra, "everstep": {"facts": self._facts}}
         things = named(model, optimizer, others)
@@ -113,7 +116,7 @@ class Protection:
         self._report_replicas(
             [int.from_bytes(data, "little") for data in gather_bytes(group, size.to_bytes(8, "little"))]
         )
-        self._compare("at protect()")
+        self._compare(Moment.PROTECT, Step(0), "at protect()")
         self.private.arrange(self.coordinates)
         self.private.exchange(group, Step(0))
         unshared = {name for each in self.world.groups.values() for name in each.prologue.unshared}
@@ -124,10 +127,10 @@ class Protection:
                 ", ".join(sorted(unshared)),
             )
 
-    def _compare(self, when: str) -> None:
+    def _compare(self, moment: Moment, version: Step, when: str) -> None:
         """Replicas have to be equal, because a replacement is made from one of them. Name what is not."""
         group, mine = self.world.default, self._digests()
-        said = gather_bytes(group, digest([f"{name}={own}" for name, own in mine.items()]).encode())
+        said = gather_bytes(group, self._told(moment, version, mine).encode())
         shards = [at.shard for at in self.coordinates]
         if len(set(zip(shards, said, strict=True))) == len(set(shards)):
             return
@@ -142,12 +145,22 @@ class Protection:
             "replacement receives them from another rank; make them equal, or give what belongs to one rank as private="
         )
 
-    def _digests(self) -> dict[str, str]:
-        """Of all that is equal on replicas, by name."""
+    def audit(self, moment: Moment, version: Step) -> None:
+        """Tell a digest of the whole state, for the record."""
+        self._told(moment, version, self._digests())
+
+    def _told(self, moment: Moment, version: Step, digests: dict[str, str]) -> str:
+        """One digest over these."""
+        whole = digest([f"{name}={own}" for name, own in digests.items()])
+        self._tell(moment, version, self.coordinate.shard, whole)
+        return whole
+
+    def _digests(self, known: Sequence[bytes] = ()) -> dict[str, str]:
+        """Of all that is equal on replicas, by name. ``known``: those of all tensors, if they were just taken."""
         values, flat = self.state.read()
         own = {id(tensor) for tensor in self.private.places()}
-        tensors = zip(flat.names, flat.originals, flat.tensors, strict=True)
-        found = {name: tensor_digest(tensor).hex() for name, place, tensor in tensors if id(place) not in own}
+        tensors = zip(flat.names, flat.originals, known or map(tensor_digest, flat.tensors), strict=True)
+        found = {name: taken.hex() for name, place, taken in tensors if id(place) not in own}
         for part, plain in zip(self.state.parts, decode(values), strict=True):
             if part is not self._own:
                 found[f"{part.name} (its values)"] = digest([repr(plain)])
@@ -212,7 +225,7 @@ class Protection:
         self.world.settle()
         self.world.seam.drain()
         if version == COMPARED_STEP:
-            self._compare("after the first step")
+            self._compare(Moment.FIRST_STEP, version, "after the first step")
         self.shadow.at_barrier()
 
     def end(self) -> None:
@@ -240,13 +253,15 @@ class Protection:
     def serve(self, to: int, version: Step) -> None:
         """Give the state to a newcomer."""
         self.tidy()
-        send(self.world.default, to, version, self.state)
+        sent = send(self.world.default, to, version, self.state)
+        self._told(Moment.RESTORATION, version, self._digests(sent))
 
     def fill(self, source: int, version: Step) -> int:
         """A newcomer: be what the donor is. How many bytes came."""
-        received = receive(self.world.default, source, version, self.state)
+        came = receive(self.world.default, source, version, self.state)
+        self._told(Moment.RESTORATION, version, self._digests(came.sent))
         self.take_facts()
-        return received
+        return came.size_bytes
 
     # ── for those who copy the state, and put it back ────────────────────────────────────────────────────
 

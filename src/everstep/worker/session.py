@@ -73,7 +73,9 @@ class JobSession:
         control = self._control
         if control.protection is not None:
             raise RuleError("protect() was called before: give everything to one call")
-        protection = Protection(self._world, self._place.rank, self._place.world_size, **given)
+        protection = Protection(
+            self._world, self._place.rank, self._place.world_size, tell=control.tell_digest, **given
+        )
         if self._joins:
             self._track.recovering(RecoveryPhase.SCRIPT, self._track.version)
             protection.join(*self._remembered())

@@ -62,6 +62,8 @@ for step in job.steps(100 if case == "both receive" else 6):
             optimizer.zero_grad()
         for tensor in private.values():
             tensor += 1
+        if case == "drifts" and job.rank == 1 and step.index == 3:
+            next(net.parameters()).data.add_(1e-3)
         if "seen" in extra:
             extra["seen"] += job.rank
         if case == "collective after the update":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import everstep
 from everstep.observe.records import Recovery
 from everstep.observe.report import words
+from everstep.observe.report.audit import UNCOMPARED, audit_table
 from everstep.observe.report.checkpoint import checkpoint_timeline
 from everstep.observe.report.consistency import consistency
 from everstep.observe.report.devices import all_devices
@@ -137,14 +138,14 @@ def figure(draw: Draw, table: Table | None, *more: Child, id_: str | None = None
     )
 
 
-def _behind(summary: str, table: Table | None) -> Markup | None:
+def _behind(summary: str, table: Table | None, *more: Child) -> Markup | None:
     if table is None or not table.rows:
         return None
     shown, rest = table, None
     if len(table.rows) > MOST_LINES:
         shown = Table(table.caption, table.head, table.rows[:MOST_LINES])
         rest = tag("p", f"The first {MOST_LINES:,} of {len(table.rows):,} rows.")
-    return tag("details", tag("summary", summary), shown.html(), rest)
+    return tag("details", tag("summary", summary), shown.html(), rest, *more)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,6 +156,7 @@ def _summary(run: Run) -> Iterable[Child]:
     head, rows = failures_by(run)
     if rows:
         yield Table("Failures by cause and phase", head, rows).html()
+    yield _behind("Hash audit: which digests were compared", audit_table(run), tag("p", UNCOMPARED, class_="note"))
 
 
 def _tile(tile: Tile) -> Markup:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from everstep.core.events import JobPhase
 from everstep.observe.checkpoints import CheckpointRecord
+from everstep.observe.digests import DigestRecord
 from everstep.observe.history import PhaseSpan
 from everstep.observe.records import Recovery
 from everstep.observe.timeline import Lane
@@ -36,6 +37,7 @@ class Run:
     lanes: tuple[Lane, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    digests: tuple[DigestRecord, ...] = ()
     phases: tuple[PhaseSpan, ...] = ()
     """Of the job."""
     last_s: float | None = None

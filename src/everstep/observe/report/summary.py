@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from everstep.observe.records import Decision, Recovery
-from everstep.observe.report import words
+from everstep.observe.report import audit, words
 from everstep.observe.report.run import Run
 from everstep.observe.report.scene import failed_at, recovered
 from everstep.observe.report.steps import typical_step
@@ -96,6 +96,7 @@ def tiles(run: Run) -> list[Tile]:
         committed = sum(record.committed_s is not None for record in run.checkpoints)
         note = f"{committed} of {len(run.checkpoints)} on storage; last: step {last.step}, {last.fate.value}"
         found.append(Tile("checkpoints", f"every {last.every}", note))
+    found.append(Tile("hash audit", *audit.verdict(run)))
     return found
 
 

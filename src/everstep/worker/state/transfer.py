@@ -53,8 +53,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
-def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected) -> int:
-    """Give the state to the rank ``to``; how many bytes that were."""
+def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected) -> list[bytes]:
+    """Give the state to the rank ``to``; a digest of each tensor."""
     try:
         values, flat = protected.read()
     except Exception as error:  # whoever waits for it must hear of it
@@ -68,11 +68,10 @@ def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected)
     return send_tensors(group, to, flat.tensors)
 
 
-def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tensor]) -> int:
-    """Data and trailer, from where the tensors are."""
+def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tensor]) -> list[bytes]:
+    """Data and trailer, from where the tensors are; gives the digests in the trailer."""
     digests = [b""] * len(tensors)
     under_way: deque[tuple[dist.Work, torch.Tensor]] = deque()
-    sent = 0
     for parcel in _parcels([_size(tensor) for tensor in tensors]):
         members = [tensors[index] for index in parcel]
         data = as_bytes(members[0]) if len(members) == 1 else torch.cat([as_bytes(tensor) for tensor in members])
@@ -80,17 +79,16 @@ def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tens
             under_way.append((group.send([data], to, 0), data))
         for index in parcel:
             digests[index] = tensor_digest(tensors[index])
-        sent += data.numel()
         if len(under_way) > WINDOW:
             under_way.popleft()[0].wait()
     for work, _ in under_way:
         work.wait()
     send_bytes(group, to, b"".join(digests))
-    return sent
+    return digests
 
 
-def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Protected) -> int:
-    """Be in the state of the rank ``source``, and prove it; how many bytes came."""
+def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Protected) -> Arrived:
+    """Be in the state of the rank ``source``, and prove it: what came is what the live objects have."""
     header = _HEADER.decode(receive_bytes(group, source))
     if header.error:
         raise StateError(f"rank {source} could not give its state: {header.error}")
@@ -102,7 +100,7 @@ def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Pro
     protected.put(header.values, tensors)
     known = {tensor.data_ptr(): digest for tensor, digest in zip(tensors, came.here, strict=True)}
     check_equal((header.values, came.sent), protected, known)
-    return came.size_bytes
+    return came
 
 
 @dataclass(frozen=True, slots=True)
