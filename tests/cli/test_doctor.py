@@ -33,7 +33,7 @@ def test_the_environment_names_the_interface_too(everstep: Everstep, monkeypatch
 
 
 def test_as_json_it_has_the_same(everstep: Everstep) -> None:
-    result = everstep("doctor", "--nproc", "1", "--state-size", "900TB", "--json")
+    result = everstep("doctor", "--nproc", "1", "--state-size", "900TB", "--checkpoint-every", "50", "--json")
     assert result.exit_code == 1
     shown = json.loads(result.output)
     assert shown["ok"] is False
@@ -54,6 +54,7 @@ def test_each_check_is_documented(everstep: Everstep) -> None:
     ("line", "words"),
     [
         ("doctor --state-size lots", ["'--state-size'", "'lots' is no size", "512MB"]),
+        ("doctor --checkpoint-every often", ["--checkpoint-every 'often'", "steps (50)"]),
         ("doctor --nproc 0", ["'--nproc'", "0 is not in the range"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Event
 import pytest
 
 from everstep.agent.shm import SharedDirectory, find_stale
+from everstep.controller.cadence import Every
 from everstep.doctor import limits, memory, network, software
 from everstep.doctor.examine import examine
 from everstep.doctor.finding import Finding, Level, Settings
@@ -27,7 +29,9 @@ def is_ok(finding: Finding) -> bool:
 
 
 def test_what_is_not_ok_says_what_breaks_and_how_to_fix_it(tmp_path: Path) -> None:
-    findings = examine(replace(SETTINGS, nodes=2, state_bytes=10**15, run_dir=tmp_path / "a" / "b"))
+    findings = examine(
+        replace(SETTINGS, nodes=2, state_bytes=10**15, every=Every(steps=1), run_dir=tmp_path / "a" / "b")
+    )
     assert len({finding.name for finding in findings}) == len(findings) >= 13
     for finding in findings:
         assert finding.found
@@ -147,10 +151,29 @@ def test_a_slow_name_server_is_told() -> None:
 def test_two_slots_of_the_state_must_fit_into_shared_memory(tmp_path: Path) -> None:
     assert is_ok(memory.shared_memory(SETTINGS, tmp_path))
     assert is_ok(memory.shared_memory(replace(SETTINGS, state_bytes=1000), tmp_path))
-    finding = memory.shared_memory(replace(SETTINGS, state_bytes=10**15), tmp_path)
+    large = replace(SETTINGS, state_bytes=10**15)
+    finding = memory.shared_memory(replace(large, every=Every(steps=50)), tmp_path)
     assert finding.level is Level.FAILURE
     assert "2 slots of 1000 TB need 2000 TB" in finding.found
     assert "remount,size=" in finding.fix
+    assert is_ok(memory.shared_memory(replace(large, every=Every()), tmp_path))
+
+
+def test_a_job_that_was_not_told_to_take_checkpoints_trains_without_if_the_script_would_be_left_no_room(
+    tmp_path: Path,
+) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    for ranks, share, level in (
+        (1, 0.2, Level.OK),
+        (1, 0.4, Level.WARNING),
+        (4, 0.37, Level.OK),
+        (4, 0.45, Level.WARNING),
+    ):
+        settings = replace(SETTINGS, nproc=ranks, state_bytes=int(share * free))
+        assert memory.shared_memory(settings, tmp_path).level is level, (ranks, share)
+        assert is_ok(memory.shared_memory(replace(settings, every=Every(steps=50)), tmp_path))
+        taken = memory.slots_taken(settings, tmp_path)
+        assert taken == (0 if level is Level.WARNING else 2 * int(share * free))
 
 
 def test_boards_must_fit_too(tmp_path: Path) -> None:
@@ -175,7 +198,7 @@ def test_a_machine_without_shared_memory(tmp_path: Path) -> None:
     ],
 )
 def test_workers_their_state_and_two_slots_need_memory(settings: Settings, free: int, level: Level) -> None:
-    assert memory.memory(settings, free).level is level
+    assert memory.memory(settings, free, 2 * (settings.state_bytes or 0)).level is level
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

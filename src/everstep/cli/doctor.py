@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from everstep.cli import terminal
-from everstep.cli.options import BYTES, INTERFACE
+from everstep.cli.options import BYTES, CHECKPOINT_EVERY, INTERFACE
+from everstep.controller.cadence import Every
 from everstep.doctor.examine import examine
 from everstep.doctor.finding import Finding, Level, Settings
 from everstep.launch import environment
@@ -43,15 +44,17 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "bold red"
     type=BYTES,
     help="Parameters, buffers and optimizer state of what this machine trains, each piece once: 2GB.",
 )
+@CHECKPOINT_EVERY
 @click.option("--interface", help=f"Network interface between the ranks. Default: {INTERFACE}, else lo on one machine.")
 @click.option("--run-dir", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Where runs go.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in one line.")
-def doctor(nproc: int | None, interface: str | None, as_json: bool, **options: Any) -> int:
+def doctor(nproc: int | None, checkpoint_every: str, interface: str | None, as_json: bool, **options: Any) -> int:
     cuda, cores = len(environment.cuda_devices()), environment.processors()
     settings = Settings(
         nproc=nproc or cuda or cores,
         cuda=cuda,
         cores=cores,
+        every=Every.read(checkpoint_every),
         interface=interface or os.environ.get(INTERFACE),
         **options,
     )

@@ -195,6 +195,14 @@ def _default(cls: type[Any], name: str) -> Any:
     return next(field.default for field in fields(cls) if field.name == name)
 
 
+CHECKPOINT_EVERY = click.option(
+    "--checkpoint-every",
+    default=AUTO,
+    show_default=True,
+    metavar="auto|off|STEPS|TIME",
+    help="When to take checkpoints: 50 (steps), 30s, or as often as it pays best.",
+)
+
 _JOB = (
     click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|MODULE [ARGS]..."),
     click.option("-m", "as_module", is_flag=True, help="Run a module, as python -m does."),
@@ -250,13 +258,7 @@ _JOB = (
         show_default=True,
         help="Seconds for a killed worker to go; after them its device is not used again.",
     ),
-    click.option(
-        "--checkpoint-every",
-        default=AUTO,
-        show_default=True,
-        metavar="auto|off|STEPS|TIME",
-        help="When to take checkpoints: 50 (steps), 30s, or as often as it pays best.",
-    ),
+    CHECKPOINT_EVERY,
     click.option(
         "--checkpoint-dir",
         type=click.Path(path_type=Path),

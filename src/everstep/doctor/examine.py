@@ -13,7 +13,7 @@ def examine(settings: Settings) -> list[Finding]:
         *network.network(settings),
         memory.shared_memory(settings),
         memory.stale(),
-        memory.memory(settings, memory.available_bytes()),
+        memory.memory(settings, memory.available_bytes(), memory.slots_taken(settings)),
         memory.run_directory(settings),
         *limits.limits(settings),
         limits.processors(settings),

@@ -6,6 +6,10 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.controller.cadence import Every
+
+_AUTO = Every(auto=True)
+
 
 class Level(enum.StrEnum):
     OK = "ok"
@@ -39,6 +43,8 @@ class Settings:
     cores: int = 1
     state_bytes: int | None = None
     """Parameters, buffers and optimizer state, each piece once."""
+    every: Every = _AUTO
+    """When checkpoints are taken. Only a job that was told to take some cannot be without."""
     interface: str | None = None
     run_dir: Path = Path("runs")
 

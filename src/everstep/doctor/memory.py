@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from everstep.agent import shm
+from everstep.agent.slots import SPARED
 from everstep.doctor.finding import Finding, Settings, failure, ok, warning
 from everstep.launch.prepare import SHARED_BYTES_PER_WORKER
 from everstep.units import write_size
@@ -27,26 +28,61 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def shared_memory(settings: Settings, root: Path = shm.ROOT) -> Finding:
-    name, boards = str(root), settings.workers * SHARED_BYTES_PER_WORKER
+    name, boards = str(root), _boards(settings)
     try:
         usage = shutil.disk_usage(root)
     except OSError as error:
         return failure(name, error.strerror or str(error), breaks="no agent starts", fix="mount a tmpfs there")
-    slots = SLOTS * (settings.state_bytes or 0)
+    slots, room = _slots(settings), _room(settings)
     found = f"{write_size(usage.free)} of {write_size(usage.total)} free"
-    enlarge = f"enlarge it (mount -o remount,size={-(-(boards + slots) * 5 // 4)} {root}, docker run --shm-size)"
+    enlarge = f"enlarge it (mount -o remount,size={-(-(boards + room) * 5 // 4)} {root}, docker run --shm-size)"
     if usage.free < boards:
         return failure(
             name, f"{found}, boards need {write_size(boards)}", breaks="no worker starts", fix=f"{enlarge} or free some"
         )
-    if usage.free < boards + slots:
-        need = f"{SLOTS} slots of {write_size(slots / SLOTS)} need {write_size(slots)}"
+    if usage.free < boards + room:
+        need = f"{found}, {SLOTS} slots of {write_size(slots / SLOTS)} need {write_size(slots)}"
+        if settings.every.auto:
+            return warning(
+                name,
+                need
+                + (", and as much as one rank takes is left to the script" if usage.free >= boards + slots else ""),
+                breaks="the job trains without checkpoints: what no replica can heal makes it begin anew",
+                fix=f"{enlarge} or free some",
+            )
         return failure(
-            name, f"{found}, {need}", breaks="there is no room for memory checkpoints", fix=f"{enlarge} or free some"
+            name, need, breaks="the job does not begin without the checkpoints", fix=f"{enlarge} or free some"
         )
+    if settings.every.off:
+        return ok(name, f"{found}, the boards need {write_size(boards)}")
     if settings.state_bytes is None:
         return ok(name, f"{found}; with --state-size it is compared with {SLOTS} slots of the state")
     return ok(name, f"{found}, {SLOTS} slots and the boards need {write_size(boards + slots)}")
+
+
+def _boards(settings: Settings) -> int:
+    return settings.workers * SHARED_BYTES_PER_WORKER
+
+
+def _slots(settings: Settings) -> int:
+    """Of all ranks here."""
+    return 0 if settings.every.off else SLOTS * (settings.state_bytes or 0)
+
+
+def _room(settings: Settings) -> int:
+    """What has to be free for these. With `auto` the last rank takes at most one part in `SPARED` of what is left."""
+    slots = _slots(settings)
+    return slots + (SPARED - 1) * slots // settings.nproc if settings.every.auto else slots
+
+
+def slots_taken(settings: Settings, root: Path = shm.ROOT) -> int:
+    """What of shared memory the slots of this job will have."""
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError:
+        return 0
+    without = settings.every.auto and free < _boards(settings) + _room(settings)
+    return 0 if without else _slots(settings)
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
@@ -58,11 +94,11 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
     return max(0, free)
 
 
-def memory(settings: Settings, free: int) -> Finding:
+def memory(settings: Settings, free: int, slots: int) -> Finding:
     """The state of CUDA devices is not in this memory, but its slots are."""
     name, state = "memory", settings.state_bytes or 0
     held = 0 if settings.cuda else state
-    least = settings.workers * TORCH_BYTES + SLOTS * state + held
+    least = settings.workers * TORCH_BYTES + slots + held
     most = least - held + settings.nproc * held
     found = f"{write_size(free)} free"
     job = f"--nproc {settings.nproc} --standby {settings.standby}"
