@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
-from tests.observe.report.conftest import Drawing, parsed
+from tests.observe.report.conftest import SVG, Drawing, parsed
 from tests.observe.report.invented import (
     BACKWARD_S,
     BARRIER_S,
@@ -23,6 +25,7 @@ from everstep.observe.report.consistency import consistency
 from everstep.observe.report.devices import all_devices
 from everstep.observe.report.run import Run, State
 from everstep.observe.report.steps import typical_step
+from everstep.observe.report.svg import SMALL_PX, text_width
 from everstep.observe.report.times import recovery_times
 from everstep.observe.report.waste import waste_curve
 
@@ -157,3 +160,22 @@ def test_of_too_many_devices_a_sample_is_shown_with_those_that_failed() -> None:
 def test_of_an_empty_run_each_picture_says_what_is_missing(draw: object, width: float) -> None:
     assert callable(draw)
     assert parsed(draw(EMPTY, width)).words
+
+
+@pytest.mark.parametrize("width", [1120, 360, 300, 220])
+def test_what_is_said_of_a_checkpoint_does_not_overlap(width: float) -> None:
+    """At 300 the name of k₀ has one line above the lane, at 220 it is below."""
+    said = list(boxes(parsed(checkpoint_timeline(with_checkpoints(invented()), width))))
+    for (left, right, y, words), (other_left, other_right, other_y, others) in combinations(said, 2):
+        apart = abs(y - other_y) >= SMALL_PX or right <= other_left or other_right <= left
+        assert apart, (words, others)
+
+
+def boxes(drawing: Drawing) -> Iterator[tuple[float, float, float, str]]:
+    """Left, right and base line of each text of the cycle."""
+    [cycle] = [group for group in drawing.find("g") if group.get("class") == "cycle"]
+    for text in cycle.iter(f"{SVG}text"):
+        kinds, words, x = (text.get("class") or "").split(), "".join(text.itertext()), float(text.get("x", ""))
+        wide = text_width(words, SMALL_PX, bold="bold" in kinds) * 0.9  # the estimate is on the safe side
+        left = x - (wide if "end" in kinds else wide / 2 if "middle" in kinds else 0)
+        yield left, left + wide, float(text.get("y", "")), words

@@ -29,6 +29,8 @@ from everstep.observe.report.svg import (
 
 WIDE = 1120.0
 LANE = 40.0
+BELOW_K0 = 40.0
+"""Where its name is, if there is no room above."""
 POINT = 10.0
 """How far the chevrons of the training reach."""
 LEAST_K0 = 64.0
@@ -141,7 +143,7 @@ def _cycle(cycle: Cycle, top: float, width: float) -> tuple[Markup, float]:
         said = f"Training for t = {record.every} steps"
         label = fitting([f"{said}, {words.duration(seconds)}", said, f"t = {record.every} steps"], room, SMALL_PX)
         parts.append(text((x + right) / 2, below + 18, label, "small middle"))
-    y = below + 30
+    y = below + (30 if _said_of_k0(record, k0 - 6) else BELOW_K0)
     notes = f"Around the checkpoint of step {record.step}."
     if magnified > 1.5:
         notes += f" k₀ is drawn {magnified:.0f} × as wide as it was; all else is to scale."
@@ -201,20 +203,25 @@ def _memory(record: CheckpointRecord, cycle: Cycle, x: float, right: float, y: f
         "data_start": f"{record.time_s - cycle.start_s:.6f}",
         "data_end": f"{cycle.sealed_s - cycle.start_s:.6f}",
     }
-    words_ = ("checkpoint → memory", f"k₀ = {words.duration(record.k0_s)}")
-    half = max(text_width(each, SMALL_PX, bold=True) for each in words_) / 2
-    # Below the lane, where only training is said at its sides.
-    middle = min(max((x + right) / 2, half + 4), width - half - 4)
     shapes = [rect(x, y, right - x, LANE, "memory-block", told, **facts)]
     above = x - 6  # on the left of the arrow to storage
-    if above - 2 * half > 0:
-        shapes += [
-            text(above, y - 22, words_[0], "small green bold end"),
-            text(above, y - 8, words_[1], "small green bold end"),
-        ]
-    else:
-        shapes.append(text(middle, y + LANE + 40, words_[1], "small green bold middle outlined"))
+    said = _said_of_k0(record, above)
+    for row, line_ in enumerate(reversed(said)):
+        shapes.append(text(above, y - 8 - 14 * row, line_, "small green bold end"))
+    if not said:  # below the lane, where only training is said at its sides
+        brief = f"k₀ = {words.duration(record.k0_s)}"
+        half = text_width(brief, SMALL_PX, bold=True) / 2
+        middle = min(max((x + right) / 2, half + 4), width - half - 4)
+        shapes.append(text(middle, y + LANE + BELOW_K0, brief, "small green bold middle outlined"))
     return group(*shapes, class_="k0")
+
+
+def _said_of_k0(record: CheckpointRecord, room: float) -> list[str]:
+    """The lines that fit above the lane."""
+    lines = ["checkpoint → memory", f"k₀ = {words.duration(record.k0_s)}"]
+    while lines and max(text_width(each, SMALL_PX, bold=True) for each in lines) > room:
+        lines.pop(0)
+    return lines
 
 
 def _storage(
