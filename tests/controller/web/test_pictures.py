@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -49,12 +50,25 @@ def test_a_recovery_is_drawn_for_screens_and_for_phones(site: Site) -> None:
         assert answer.headers["Content-Security-Policy"] == "default-src 'none'; style-src 'unsafe-inline'"
 
 
+def test_what_a_picture_shows_is_there_as_json(site: Site) -> None:
+    fail(site.shown)
+    answer = site.ask("/api/lanes/0")
+    assert (answer.code, answer.headers["Content-Type"]) == (200, "application/json")
+    shown, [record] = json.loads(answer.body), site.shown.job.records
+    assert shown["recovery"] == 0
+    assert [stage["name"] for stage in shown["stages"]][-1] == "first step"
+    assert shown["stages"][-1]["end_s"] == pytest.approx(record.time - record.t_detect_s + record.t_total_s)
+    assert site.ask("/api/lanes/1").code == site.ask("/api/lanes/x").code == 404
+
+
 @pytest.mark.parametrize("name", RUN_PICTURES)
 def test_each_picture_of_a_run_is_there_when_there_is_nothing_to_show_yet(site: Site, name: str) -> None:
     assert ElementTree.fromstring(site.ask(f"/picture/{name}.svg").body).attrib["data-name"] == name
 
 
-@pytest.mark.parametrize("name", ["recovery-0", "recovery-", "recovery-00", "recovery--1", "nix", "recovery-²"])
+@pytest.mark.parametrize(
+    "name", ["recovery-0", "recovery-", "recovery-00", "recovery--1", "nix", "recovery-²", "lanes-0"]
+)
 def test_what_there_is_no_picture_of_is_not_drawn(pictures: Pictures, name: str) -> None:
     assert not pictures.known(name)
 

@@ -52,16 +52,22 @@ def build(outlook: Outlook, feed: Feed, glance: Glance, pictures: Pictures) -> S
     def as_json(path: str, build: Callable[[], object]) -> Route:
         return answer(path, lambda: msgspec.json.encode(build()), "application/json")
 
-    async def picture(request: Request) -> Response:
-        name = request.path_params["name"]
+    async def drawn(name: str, width: int, media_type: str) -> Response:
         if not pictures.known(name):
             raise HTTPException(404)
         try:
-            svg = await pictures.get(name, NARROW if "narrow" in request.query_params else WIDE)
+            text = await pictures.get(name, width)
         except DrawError as error:
             log.warning("no picture %s: %s", name, error)
             return PlainTextResponse(f"no picture: {error}\n", 503)
-        return Response(svg, media_type="image/svg+xml", headers={"Content-Security-Policy": PICTURE_POLICY})
+        return Response(text, media_type=media_type, headers={"Content-Security-Policy": PICTURE_POLICY})
+
+    async def picture(request: Request) -> Response:
+        width = NARROW if "narrow" in request.query_params else WIDE
+        return await drawn(request.path_params["name"], width, "image/svg+xml")
+
+    async def lanes(request: Request) -> Response:
+        return await drawn(f"lanes-{request.path_params['number']}", WIDE, "application/json")
 
     return Starlette(
         routes=[
@@ -70,6 +76,7 @@ def build(outlook: Outlook, feed: Feed, glance: Glance, pictures: Pictures) -> S
             answer("/api/status", glance.text, "application/json"),
             as_json("/api/recoveries", lambda: shapes.recoveries(ledger)),
             as_json("/api/checkpoints", lambda: shapes.checkpoints(ledger)),
+            Route("/api/lanes/{number}", lanes),
             answer("/metrics", metrics.text, metrics.content_type),
             answer("/healthz", lambda: b"ok\n", "text/plain"),
             Route("/picture/{name}.svg", picture),

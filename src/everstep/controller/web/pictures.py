@@ -6,6 +6,7 @@ A picture is drawn again when the records it shows have become more, and not bef
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections import OrderedDict
@@ -29,7 +30,8 @@ SETTLE_S = 8.0
 KEPT = 64
 
 RUN_PICTURES = ("consistency", "checkpoints", "checkpoint-interval", "recovery-times")
-RECOVERY = "recovery-"
+OF_A_RECOVERY = re.compile(r"(?:recovery|lanes)-(0|[1-9][0-9]*)", re.ASCII)
+"""A picture of it, and the same as JSON."""
 
 
 class DrawError(Exception):
@@ -56,8 +58,8 @@ class Pictures:
         if name in RUN_PICTURES:
             return True
         self._ledger.refresh()
-        number = name.removeprefix(RECOVERY)
-        return number.isdecimal() and name == f"{RECOVERY}{int(number)}" and int(number) < self._ledger.counts[0]
+        found = OF_A_RECOVERY.fullmatch(name)
+        return found is not None and int(found[1]) < self._ledger.counts[0]
 
     async def get(self, name: str, width: int) -> bytes:
         """A `DrawError` says why there is none."""
@@ -77,7 +79,7 @@ class Pictures:
         self._ledger.refresh()
         if name in RUN_PICTURES:
             return self._ledger.counts, self._now_s() // FRESH_S
-        number = int(name.removeprefix(RECOVERY))
+        number = int(name.rpartition("-")[2])
         ends = (record.time + record.t_total_s for record in self._ledger.recoveries if record.number == number)
         return self._now_s() - next(ends, 0.0) > SETTLE_S
 
