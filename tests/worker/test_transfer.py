@@ -71,5 +71,7 @@ def test_a_newcomer_is_in_the_state_of_its_donor() -> None:
     assert (ours, others.names) == (values, flat.names)
     for name, mine, theirs in zip(flat.names, others.tensors, flat.tensors, strict=True):
         assert torch.equal(mine, theirs), name
-    assert received.size_bytes == sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
-    assert sent == received.sent == [tensor_digest(tensor) for tensor in others.tensors]
+    came, _, live = received
+    assert live.names == others.names
+    assert came.size_bytes == sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors)
+    assert sent == came.sent == [tensor_digest(tensor) for tensor in others.tensors]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import enum
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from everstep.core.worker import Do, Move
-from everstep.errors import Interruption, RuleError
+from everstep.errors import EverstepError, Interruption, RuleError
 from everstep.types import Moment, Step, WorkerPhase
 from everstep.worker.loader import guard_plain_loaders
 from everstep.worker.phases import RecoveryPhase
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from everstep.worker.control import Control
     from everstep.worker.track import Track
 
+
+log = logging.getLogger(__name__)
 
 AUDIT_S = 600.0
 """A digest of the state that takes longer is a hang."""
@@ -171,9 +174,12 @@ class ProtectedLoop:
     def _audit(self, version: Step) -> None:
         """What this rank ends on, once for each version: nobody waits for the next step any more."""
         if self._audited != version:
-            with self._track.long("digest of the state", AUDIT_S):
-                self._protection.audit(Moment.END, version)
             self._audited = version
+            with self._track.long("digest of the state", AUDIT_S):
+                try:
+                    self._protection.audit(Moment.END, version)
+                except EverstepError as error:  # the training is done, and this is not what ends it
+                    log.warning("everstep: no digest of the state at the end: %s", error)
 
     # ── the barrier ──────────────────────────────────────────────────────────────────────────────────────
 

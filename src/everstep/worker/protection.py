@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ from everstep.worker.state.protected import Protected, difference, digest, named
 from everstep.worker.state.shadow import Shadow
 from everstep.worker.state.sharded import local
 from everstep.worker.state.transfer import receive, send
-from everstep.worker.state.tree import decode
+from everstep.worker.state.tree import Flat, decode
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,8 @@ class Protection:
         )
 
     def audit(self, moment: Moment, version: Step) -> None:
-        """Tell a digest of the whole state, for the record."""
+        """Tell a digest of the whole state, for the record. Between two steps only."""
+        self.sharded.reshard()
         self._told(moment, version, self._digests())
 
     def _told(self, moment: Moment, version: Step, digests: dict[str, str]) -> str:
@@ -155,12 +156,16 @@ class Protection:
         self._tell(moment, version, self.coordinate.shard, whole)
         return whole
 
-    def _digests(self, known: Sequence[bytes] = ()) -> dict[str, str]:
-        """Of all that is equal on replicas, by name. ``known``: those of all tensors, if they were just taken."""
+    def _digests(self) -> dict[str, str]:
+        """Of all that is equal on replicas, by name."""
         values, flat = self.state.read()
+        return self._digests_of(values, flat, map(tensor_digest, flat.tensors))
+
+    def _digests_of(self, values: bytes, flat: Flat, taken: Iterable[bytes]) -> dict[str, str]:
+        """The same of a state that was read, with a digest of each tensor."""
         own = {id(tensor) for tensor in self.private.places()}
-        tensors = zip(flat.names, flat.originals, known or map(tensor_digest, flat.tensors), strict=True)
-        found = {name: taken.hex() for name, place, taken in tensors if id(place) not in own}
+        tensors = zip(flat.names, flat.originals, taken, strict=True)
+        found = {name: made.hex() for name, place, made in tensors if id(place) not in own}
         for part, plain in zip(self.state.parts, decode(values), strict=True):
             if part is not self._own:
                 found[f"{part.name} (its values)"] = digest([repr(plain)])
@@ -254,12 +259,12 @@ class Protection:
         """Give the state to a newcomer."""
         self.tidy()
         sent = send(self.world.default, to, version, self.state)
-        self._told(Moment.RESTORATION, version, self._digests(sent))
+        self._told(Moment.RESTORATION, version, self._digests_of(*self.state.read(), sent))
 
     def fill(self, source: int, version: Step) -> int:
         """A newcomer: be what the donor is. How many bytes came."""
-        came = receive(self.world.default, source, version, self.state)
-        self._told(Moment.RESTORATION, version, self._digests(came.sent))
+        came, values, flat = receive(self.world.default, source, version, self.state)
+        self._told(Moment.RESTORATION, version, self._digests_of(values, flat, came.sent))
         self.take_facts()
         return came.size_bytes
 

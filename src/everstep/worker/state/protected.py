@@ -113,8 +113,8 @@ def difference(here: Sequence[str], there: Sequence[str]) -> str:
     return ""
 
 
-def check_equal(expected: tuple[bytes, Sequence[bytes]], protected: Protected, known: Mapping[int, bytes]) -> None:
-    """The live objects are in the state that was sent. ``known``: digests by the address of tensors just received.
+def check_equal(expected: tuple[bytes, Sequence[bytes]], protected: Protected, known: Mapping[int, bytes]) -> Flat:
+    """The live objects, which are in the state that was sent. ``known``: digests by the address of what just came.
 
     `load_state_dict` may cast, or keep something back: then this replica would go its own way without any error.
     """
@@ -136,6 +136,7 @@ def check_equal(expected: tuple[bytes, Sequence[bytes]], protected: Protected, k
         raise StateError(
             f"{part} differs from what the donor sent after it was loaded: its load_state_dict() casts or drops"
         )
+    return flat
 
 
 def named(model: object, optimizer: object, others: Mapping[str, Any]) -> dict[str, Any]:

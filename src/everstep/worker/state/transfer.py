@@ -22,6 +22,7 @@ from everstep.types import Step
 from everstep.worker.groups.exchange import receive_bytes, send_bytes
 from everstep.worker.groups.local import LocalWork
 from everstep.worker.state.protected import Protected, as_bytes, check_equal, tensor_digest
+from everstep.worker.state.tree import Flat
 
 ALONE_BYTES = 64 << 10
 """From here on a message of its own costs less than copying it into a parcel and out of it."""
@@ -87,8 +88,8 @@ def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tens
     return digests
 
 
-def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Protected) -> Arrived:
-    """Be in the state of the rank ``source``, and prove it: what came is what the live objects have."""
+def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Protected) -> tuple[Arrived, bytes, Flat]:
+    """Be in the state of the rank ``source``, and prove it. What came, and the state that is the same."""
     header = _HEADER.decode(receive_bytes(group, source))
     if header.error:
         raise StateError(f"rank {source} could not give its state: {header.error}")
@@ -99,8 +100,8 @@ def receive(group: dist.ProcessGroup, source: int, version: Step, protected: Pro
     came = receive_tensors(group, source, tensors)
     protected.put(header.values, tensors)
     known = {tensor.data_ptr(): digest for tensor, digest in zip(tensors, came.here, strict=True)}
-    check_equal((header.values, came.sent), protected, known)
-    return came
+    flat = check_equal((header.values, came.sent), protected, known)
+    return came, header.values, flat
 
 
 @dataclass(frozen=True, slots=True)
