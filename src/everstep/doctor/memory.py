@@ -6,10 +6,7 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from everstep.agent import shm
 from everstep.doctor.finding import Finding, Settings, failure, ok, warning
@@ -22,8 +19,6 @@ TORCH_BYTES = 210 * 10**6
 """Of a process that has imported torch; those that a zygote forks share most of it."""
 LOG_BYTES = 100 * 10**6
 """Logs and a journal come to so much in no time."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def shared_memory(settings: Settings, root: Path = shm.ROOT) -> Finding:
@@ -47,15 +42,6 @@ def shared_memory(settings: Settings, root: Path = shm.ROOT) -> Finding:
     if settings.state_bytes is None:
         return ok(name, f"{found}; with --state-size it is compared with {SLOTS} slots of the state")
     return ok(name, f"{found}, {SLOTS} slots and the boards need {write_size(boards + slots)}")
-
-
-def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """What this machine, or this container, has left."""
-    free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError):  # no such limit, or "max"
-        limit = int((cgroup / "memory.max").read_text())
-        free = min(free, limit - int((cgroup / "memory.current").read_text()))
-    return max(0, free)
 
 
 def memory(settings: Settings, free: int) -> Finding:
