@@ -178,18 +178,6 @@ def test_status_tells_ranks_processes_and_steps(start: Start) -> None:
         assert psutil.pid_exists(worker["pid"])
 
 
-def test_garbage_on_the_controllers_port_changes_nothing(start: Start) -> None:
-    run = start(*PLAIN, STEPS, "10000", "0.02")
-    pids = [worker["pid"] for worker in run.training()["workers"]]
-    address = json.loads((run.dir / "controller.json").read_text())
-    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, bytes(range(256)), b"\x00\x00\x00\x05hello"):
-        with socket.create_connection((address["host"], address["port"])) as sock:
-            sock.sendall(data)
-    status = run.training(steps=run.training()["workers"][0]["version"] + 5)
-    assert [worker["pid"] for worker in status["workers"]] == pids
-    assert status["failures"] == []
-
-
 def test_the_run_dir_of_a_live_job_is_refused(start: Start) -> None:
     run = start(*PLAIN, STEPS, "10000", "0.02")
     run.training()
