@@ -141,10 +141,11 @@ def test_a_killed_agent_costs_its_ranks_their_node(start: Start) -> None:
     assert nodes == {"local-0", "local-1"}
     workers = {worker["pid"] for worker in run.training()["workers"]}
     chaos(run, "agent-kill", "node=local-1")
-    run.when(
+    status = run.when(
         lambda status: bool(status["failures"]) and not workers & {w["pid"] for w in status["workers"]},
         "the ranks have new processes",
     )
+    assert "local-1: its agent's connection ended" in status["failures"][0]["text"]
     run.training()
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
@@ -248,7 +249,8 @@ def test_a_partitioned_agent_ends_its_workers_and_comes_back(start: Start) -> No
     lost = {w["pid"] for w in run.training()["workers"] if w["node"] == "local-1"}
     assert len(lost) == 1
     chaos(run, "partition", "node=local-1", "for=1.5")
-    run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
+    status = run.when(lambda s: bool(s["failures"]) and len(s["workers"]) == 2, "the rank is elsewhere")
+    assert "local-1: its agent's connection ended" in status["failures"][0]["text"]
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in lost), "the lease has ended its workers")
     run.when(lambda s: len(s["nodes"]) == 2, "the node is back")
     run.training()
