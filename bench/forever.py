@@ -9,6 +9,7 @@ import everstep
 folder = pathlib.Path(sys.argv[1])
 pause_s = float(sys.argv[2])
 job = everstep.init()
+(folder / f"init-{job.generation}-{job.rank}").write_text(str(time.time()))
 mine = folder / f"{job.generation}-{job.rank}"
 peers = [folder / f"{job.generation}-{rank}" for rank in range(job.world_size)]
 

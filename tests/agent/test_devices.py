@@ -38,6 +38,39 @@ def test_devices_that_cannot_be_are_refused(spec: str) -> None:
         open_devices(spec)
 
 
+@pytest.mark.parametrize("spec", ["fiel:/x", "a,fiel:/x", "gpu:0,gpu:1"])
+def test_a_plugin_that_is_not_there_is_no_name_of_a_device(spec: str) -> None:
+    with pytest.raises(ConfigError, match=r"no plugin has the name .*, there are cpu, cuda, file; names have no colon"):
+        open_devices(spec)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package with plugins of its own, as pip would leave it; its module."""
+    module = f"plugin_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(
+        "from everstep.agent.devices.cpu import CpuDevices\n"
+        "def vendor(argument): return CpuDevices((argument, f'{argument}2'))\n"
+    )
+    info = tmp_path / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    entries = f"vendor = {module}:vendor\nabsent = {module}_nix:vendor\nold = {module}:former\n"
+    (info / "entry_points.txt").write_text(f"[everstep.devices]\n{entries}")
+    monkeypatch.syspath_prepend(tmp_path)
+    return module
+
+
+def test_a_plugin_comes_from_an_installed_package(installed: str) -> None:
+    assert open_devices("vendor:x").devices() == ("x", "x2")
+
+
+@pytest.mark.parametrize("name", ["absent", "old"])
+def test_a_plugin_that_cannot_be_loaded_is_named(installed: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"device plugin '{name}' \({installed}.*\) cannot be imported"):
+        open_devices(name)
+
+
 def write(folder: Path, device: str, text: str) -> None:
     (folder / f"{device}.json").write_text(text)
 

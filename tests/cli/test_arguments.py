@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,12 @@ WRONG = [
     ("run --no-zygote --preload json train.py", ["--preload and --no-zygote", "leave one of them out"]),
     ("run --chaos kll train.py", ["'--chaos'", "'kll'", "one of kill, stop"]),
     ("run --nproc 3 --devices a,b train.py", ["--devices a,b: 2 devices for 3 ranks", "give --nproc 2"]),
+    ("run --nproc 2 --devices a,fiel:/x train.py", ["no plugin has the name 'a,fiel'", "there are cpu, cuda, file"]),
+    ("run --nproc 2 --standby 9999999 train.py", ["10000001 workers need", "--nproc and --standby", "at most"]),
+    ("run --interface nope0 train.py", ["--interface nope0 does not exist", "this machine has lo"]),
+    ("run --nproc 2 --chaos 'kill rank=2' train.py", ["'kill rank=2': there is no rank 2, they are 0 to 1"]),
+    ("run --nproc 2 --chaos 'partition node=b' train.py", ["there is no node b, there are local-0"]),
+    ("controller --nproc-total 4 --chaos 'kill rank=4' train.py", ["there is no rank 4"]),
     ("run --nproc 2 --devices file:/x train.py", ["there is no NAME.json in that directory"]),
     ("run --devices file:/x train.py", ["--devices file:/x without --nproc", "give the number of ranks"]),
     ("run --run-dir train.py train.py", ["--run-dir train.py is a file", "name a directory"]),
@@ -71,7 +78,7 @@ def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("line", "words"), WRONG, ids=[line for line, _ in WRONG])
 def test_it_is_told_in_one_line(everstep: Everstep, tmp_path: Path, line: str, words: list[str]) -> None:
     (tmp_path / "train.py").chmod(0o644)
-    result = everstep(*line.split())
+    result = everstep(*shlex.split(line))
     assert result.exit_code == 2
     [said] = result.output.splitlines()
     assert said.startswith("everstep: ")

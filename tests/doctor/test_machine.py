@@ -16,7 +16,8 @@ from everstep.controller.cadence import Every
 from everstep.doctor import limits, memory, network, software
 from everstep.doctor.examine import examine
 from everstep.doctor.finding import Finding, Level, Settings
-from everstep.doctor.network import Interface, Lookup
+from everstep.doctor.network import Lookup
+from everstep.launch.machine import Interface, available_bytes, interfaces
 from everstep.types import NodeId
 
 SETTINGS = Settings(nproc=4, cores=4)
@@ -108,7 +109,7 @@ def test_the_interface_must_reach_the_other_ranks(
 
 
 def test_this_machine_has_a_loopback() -> None:
-    assert network.interfaces()["lo"].addresses[0] == "127.0.0.1"
+    assert interfaces()["lo"].addresses[0] == "127.0.0.1"
 
 
 def test_a_name_that_is_found_at_once_is_well() -> None:
@@ -205,9 +206,9 @@ def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("300\n")
     for limit, free in (("1300\n", 1000), ("200\n", 0)):
         (tmp_path / "memory.max").write_text(limit)
-        assert memory.available_bytes(tmp_path) == free
+        assert available_bytes(tmp_path) == free
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_bytes(tmp_path) > 1300
+    assert available_bytes(tmp_path) > 1300
 
 
 @pytest.fixture

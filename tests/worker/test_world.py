@@ -37,6 +37,23 @@ def test_a_script_that_ends_right_after_a_recovery_is_not_aborted() -> None:
     assert (script.returncode, script.stdout) == (0, "done\n"), script.stderr
 
 
+GROUP_OF_ONE = ENDS_AFTER_RECOVERIES.partition("for _")[0]
+
+
+def test_the_groups_are_on_the_interface_that_the_environment_names() -> None:
+    script = subprocess.run(
+        [sys.executable, "-c", GROUP_OF_ONE],
+        env={"GLOO_SOCKET_IFNAME": "nope0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert script.returncode == 1
+    assert "ConfigError: interface nope0 (GLOO_SOCKET_IFNAME) does not exist, is down or has" in script.stderr
+    assert "this machine has lo" in script.stderr
+
+
 def test_of_an_error_of_gloo_it_keeps_what_happened() -> None:
     error = (
         "0: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "

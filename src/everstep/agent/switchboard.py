@@ -97,7 +97,8 @@ class Switchboard:
         except TimeoutError:
             raise WireError(f"no hello within {HELLO_S:g} s") from None
         if not isinstance(hello, WorkerHello):
-            raise WireError(f"{type(hello).__name__} instead of a hello")
+            what = "the end" if hello is None else type(hello).__name__
+            raise WireError(f"{what} instead of a hello")
         worker = self._workers.get(hello.worker)
         if worker is None:
             raise WireError(f"worker {hello.worker} does not run here")

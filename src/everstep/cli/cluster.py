@@ -16,7 +16,7 @@ from everstep.errors import ConfigError
 from everstep.launch import environment
 from everstep.launch.environment import DEFAULT_PORT
 from everstep.launch.local import agent_command
-from everstep.launch.prepare import check_port, run_directory
+from everstep.launch.prepare import check_chaos, check_port, run_directory
 from everstep.types import NodeId
 from everstep.wire.auth import TOKEN_VARIABLE, Token, find_token
 
@@ -62,6 +62,7 @@ def controller(nproc_total: int, nodes: int | None, bind: str, token_file: Path 
     nodes = nodes or environment.node_count(os.environ)
     if nproc_total % nodes:
         raise ConfigError(f"--nproc-total {nproc_total} over {nodes} nodes: give each node equally many ranks")
+    check_chaos(options.chaos, nproc_total)
     address = environment.parse_address(bind, DEFAULT_PORT)
     check_port(*address)
     token = find_token(token_file) or Token.create()

@@ -16,10 +16,10 @@ from everstep.cli.screen import PREFIX, open_screen
 from everstep.cli.view import tidy
 from everstep.controller.job import Job, RunDir
 from everstep.errors import ConfigError
-from everstep.launch import environment
+from everstep.launch import environment, machine
 from everstep.launch.client import Result
 from everstep.launch.local import Launcher, Screen
-from everstep.launch.prepare import check_devices, check_shared_memory, run_directory
+from everstep.launch.prepare import check_chaos, check_devices, check_shared_memory, run_directory
 from everstep.launch.resume import Wish, begin, hold
 from everstep.types import NodeId
 from everstep.wire.auth import Token, find_token
@@ -55,8 +55,8 @@ Exit codes:
 @job_options
 def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -> int:
     options = JobOptions(**rest)
-    if options.interface is None and INTERFACE not in os.environ:
-        options = replace(options, interface="lo")
+    interface = options.interface or os.environ.get(INTERFACE) or "lo"
+    options = replace(options, interface=interface)
     cwd = Path.cwd()
     program = options.check(cwd)
     cuda = environment.cuda_devices()
@@ -66,12 +66,15 @@ def run(nproc: int | None, local_nodes: int, devices: str | None, **rest: Any) -
     if local_nodes > ranks:
         raise ConfigError(f"--local-nodes {local_nodes} with {ranks} ranks: give each node a rank, so at most {ranks}")
     offers = [devices] * local_nodes if devices else environment.node_devices(cuda, ranks, local_nodes)
+    nodes = {NodeId(f"local-{index}"): offer for index, offer in enumerate(offers)}
     if devices:
         check_devices(devices, ranks, local_nodes)
+    check_chaos(options.chaos, ranks, nodes)
+    machine.check_room(ranks + options.standby)
     check_shared_memory(ranks + options.standby)
+    machine.check_interface(interface, machine.interfaces())
     config = options.config(ranks, local_nodes)
     job = options.job(program, cwd, config, -(-ranks // local_nodes), ("127.0.0.1", 0))
-    nodes = {NodeId(f"local-{index}"): offer for index, offer in enumerate(offers)}
     token = find_token() or Token.create()
     return start(job, run_directory(options.run_dir, program.stem), token, nodes, options.wish)
 

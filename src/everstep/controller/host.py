@@ -47,7 +47,7 @@ from everstep.core.events import (
 )
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
 from everstep.core.watch import Sighting
-from everstep.errors import ConfigError, EverstepError
+from everstep.errors import ConfigError, EverstepError, WireError
 from everstep.observe.digests import DigestRecord, encode
 from everstep.observe.ledger import Ledger
 from everstep.observe.lines import append_line
@@ -328,7 +328,7 @@ class Host:
         elif isinstance(first, Ask | Inject | Interrupt):
             await self._serve_client(link, first)
         elif first is not None:
-            link.close(f"{type(first).__name__} before a hello")
+            raise WireError(f"{type(first).__name__} before a hello")
 
     async def _serve_agent(self, link: Link, hello: AgentHello) -> None:
         node = hello.node
@@ -414,7 +414,7 @@ class Host:
         elif isinstance(message, Leaving):
             self._ending.part(node)
         else:
-            raise ConfigError(f"{type(message).__name__} is not for an agent to say")
+            raise WireError(f"{type(message).__name__} is not for an agent to say")
 
     def _hand_on(self, node: NodeId, message: Publish | Keep) -> None:
         """From a worker that is part of this generation; what an older one says means nothing any more."""
@@ -479,7 +479,7 @@ class Host:
                 else:
                     self.take(Interrupted())
             else:
-                link.close(f"{type(message).__name__} is not for a client to say")
+                raise WireError(f"{type(message).__name__} is not for a client to say")
             message = await link.recv()
 
     def status(self) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from everstep.doctor import limits, memory, network, software
 from everstep.doctor.finding import Finding, Settings
+from everstep.launch.machine import available_bytes
 
 
 def examine(settings: Settings) -> list[Finding]:
@@ -13,7 +14,7 @@ def examine(settings: Settings) -> list[Finding]:
         *network.network(settings),
         memory.shared_memory(settings),
         memory.stale(),
-        memory.memory(settings, memory.available_bytes(), memory.slots_taken(settings)),
+        memory.memory(settings, available_bytes(), memory.slots_taken(settings)),
         memory.run_directory(settings),
         *limits.limits(settings),
         limits.processors(settings),

@@ -6,10 +6,7 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from everstep.agent import shm
 from everstep.agent.slots import SPARED
@@ -23,8 +20,6 @@ TORCH_BYTES = 210 * 10**6
 """Of a process that has imported torch; those that a zygote forks share most of it."""
 LOG_BYTES = 100 * 10**6
 """Logs and a journal come to so much in no time."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def shared_memory(settings: Settings, root: Path = shm.ROOT) -> Finding:
@@ -83,15 +78,6 @@ def slots_taken(settings: Settings, root: Path = shm.ROOT) -> int:
         return 0
     without = settings.every.auto and free < _boards(settings) + _room(settings)
     return 0 if without else _slots(settings)
-
-
-def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """What this machine, or this container, has left."""
-    free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError):  # no such limit, or "max"
-        limit = int((cgroup / "memory.max").read_text())
-        free = min(free, limit - int((cgroup / "memory.current").read_text()))
-    return max(0, free)
 
 
 def memory(settings: Settings, free: int, slots: int) -> Finding:

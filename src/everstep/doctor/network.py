@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-import psutil
-
 from everstep.doctor.finding import Finding, Settings, failure, ok, warning
+from everstep.launch.machine import Interface, interfaces, trouble_with
 
 SLOW_S = 0.2
 """A look-up that takes longer shows in every start."""
@@ -21,29 +20,11 @@ PATIENCE_S = 6.0
 _LOOPBACK = "lo"
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
-    up: bool
-    addresses: tuple[str, ...]
-    """IPv4 and IPv6; only IPv6 of this link does not count."""
-
-
-def interfaces() -> dict[str, Interface]:
-    stats = psutil.net_if_stats()
-    families = (socket.AF_INET, socket.AF_INET6)
-    found = {}
-    for name, addresses in psutil.net_if_addrs().items():
-        usable = [entry.address for entry in addresses if entry.family in families]
-        up = name in stats and stats[name].isup
-        found[name] = Interface(up, tuple(address for address in usable if not address.startswith("fe80:")))
-    return found
-
-
 def interface(settings: Settings, present: Mapping[str, Interface], host: str | None) -> Finding:
     """As `everstep run` and `everstep controller` choose it. ``host`` is the address of this host's name."""
     name = "interface"
     several = settings.nodes > 1
-    others = [other for other, state in present.items() if other != _LOOPBACK and state.up and state.addresses]
+    others = [other for other, state in present.items() if other != _LOOPBACK and not state.trouble]
     give = f"give --interface one of {', '.join(others)}" if others else "bring up an interface between the machines"
     wanted = settings.interface or (None if several else _LOOPBACK)
     if wanted is None:
@@ -51,15 +32,13 @@ def interface(settings: Settings, present: Mapping[str, Interface], host: str | 
         if host is None or ip_address(host.partition("%")[0]).is_loopback:
             return failure(name, found, breaks="other machines cannot reach this one", fix=give)
         return warning(name, found, breaks="nothing, if that is the network between the machines", fix=give)
-    state = present.get(wanted)
-    if state is None or not state.up or not state.addresses:
-        what = "does not exist" if state is None else "is down" if not state.up else "has no address"
-        return failure(name, f"{wanted} {what}", breaks="Gloo cannot listen, so no group is made", fix=give)
+    if trouble := trouble_with(wanted, present):
+        return failure(name, f"{wanted} {trouble}", breaks="Gloo cannot listen, so no group is made", fix=give)
     if several and wanted == _LOOPBACK:
         return failure(
             name, f"{wanted}, for {settings.nodes} nodes", breaks="other machines cannot reach this one", fix=give
         )
-    return ok(name, f"{wanted}, {state.addresses[0]}")
+    return ok(name, f"{wanted}, {present[wanted].addresses[0]}")
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,7 +21,9 @@ from pathlib import Path
 
 from everstep.agent import shm
 from everstep.agent.devices import open_devices
+from everstep.chaos.spec import parse
 from everstep.errors import ConfigError, ResourceError
+from everstep.types import NodeId
 from everstep.wire.auth import TOKEN_VARIABLE
 
 RUNS = Path("runs")
@@ -153,6 +155,15 @@ def check_devices(offer: str, ranks: int, nodes: int) -> None:
     if offered < ranks:
         what = f"--devices {offer}: {offered} devices for {ranks} ranks"
         raise ConfigError(f"{what}: name more, or give --nproc {offered}")
+
+
+def check_chaos(specs: Sequence[str], ranks: int, nodes: Collection[NodeId] = ()) -> None:
+    """Whether whom each fault names can be there. Without nodes their names are not known yet."""
+    for fault in map(parse, specs):
+        if fault.rank is not None and fault.rank >= ranks:
+            raise ConfigError(f"--chaos {str(fault)!r}: there is no rank {fault.rank}, they are 0 to {ranks - 1}")
+        if nodes and fault.node is not None and fault.node not in nodes:
+            raise ConfigError(f"--chaos {str(fault)!r}: there is no node {fault.node}, there are {', '.join(nodes)}")
 
 
 def check_port(host: str, port: int, option: str = "--bind") -> None:

@@ -134,7 +134,7 @@ class Recovery:
     @property
     def _result(self) -> str:
         if self.outcome in (Outcome.FAILED, Outcome.INTERRUPTED):
-            return one_line(self.reason)
+            return abridged(self.reason)
         if self.decision is Decision.RESTART:
             return "all started again" + (f" and loaded step {self.target}" if self.target else "")
         if self.decision is Decision.ROLLBACK:

@@ -33,7 +33,7 @@ class Devices(Protocol):
 
 
 def open_devices(spec: str) -> Devices:
-    """``4`` slots on the processor, names as ``cuda:0,cuda:2`` or ``a,b``, or a plugin as ``NAME[:ARGUMENT]``.
+    """``4`` slots on the processor, names as ``a,b``, or a plugin as ``NAME[:ARGUMENT]``: ``cuda:0,cuda:2``.
 
     With nothing: what this machine has.
     """
@@ -44,6 +44,9 @@ def open_devices(spec: str) -> Devices:
     name, _, argument = spec.partition(":")
     if (plugin := _find(name)) is not None:
         return plugin(argument)
+    if ":" in spec:
+        there = ", ".join(sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))}))
+        raise ConfigError(f"devices {spec!r}: no plugin has the name {name!r}, there are {there}; names have no colon")
     return CpuDevices(tuple(part.strip() for part in spec.split(",")))
 
 
@@ -69,7 +72,7 @@ def _find(name: str) -> Callable[[str], Devices] | None:
     for point in entry_points(group=GROUP, name=name):
         try:
             found: Callable[[str], Devices] = point.load()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             raise ConfigError(f"device plugin {name!r} ({point.value}) cannot be imported: {error}") from error
         return found
     return None

@@ -19,12 +19,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from everstep.errors import ConfigError
 from everstep.worker.groups.rendezvous import CONNECT_S, MeetingStore
 from everstep.worker.groups.seam import Plan
 
 _COLLECTIVES, _CONNECTIONS = "pt_gloo_", "gloo_"
 """How the names begin of the threads that carry out collectives, and of those that read and write."""
 _ASLEEP = "S (sleeping)"
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""As torch calls the variable. It reads it only for the groups that it makes by itself."""
+
 _SOURCE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
 _ADVICE = re.compile(r"\. This is typically caused by .*", re.DOTALL)
 
@@ -36,7 +40,7 @@ class GlooSeam:
 
     def make(self, plan: Plan, store: MeetingStore) -> dist.ProcessGroup:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [dist.ProcessGroupGloo.create_default_device()]
+        options._devices = [_device()]
         options._timeout = timedelta(seconds=CONNECT_S)
         backend = dist.ProcessGroupGloo(store, plan.rank, plan.size, options)
         backend._set_default_timeout(timedelta(seconds=plan.timeout_s))
@@ -88,6 +92,19 @@ def _sleepers() -> dict[str, str] | None:
         if facts["Name"].startswith(_COLLECTIVES):
             switches[thread] = facts["voluntary_ctxt_switches"] + facts["nonvoluntary_ctxt_switches"]
     return switches
+
+
+def _device() -> dist.ProcessGroupGloo.Device:
+    """Where it listens: on the interface that the environment names, else at the address of the host's name."""
+    name = os.environ.get(INTERFACE)
+    if not name:
+        return dist.ProcessGroupGloo.create_default_device()
+    try:
+        return dist.ProcessGroupGloo.create_device(interface=name)
+    except RuntimeError as error:
+        others = ", ".join(other for _, other in socket.if_nameindex())
+        why = "does not exist, is down or has no address"
+        raise ConfigError(f"interface {name} ({INTERFACE}) {why}: this machine has {others}") from error
 
 
 def _connections() -> Iterator[socket.socket]:
