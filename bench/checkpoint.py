@@ -124,7 +124,7 @@ class Bench:
         with SlotReader(slot) as reader:
             content = reader.read(self.last)
             name = f"{directory_of(self.last)}/{file_of(Rank(0))}"
-            done = write(store, name, content.manifest, content.data)
+            done = write(store, name, content.manifest, content.read_into)
             del content
         receipt = Receipt(Rank(0), self.last, file_of(Rank(0)), done.size_bytes, done.digest)
         commit(store, self.last, [receipt], {Rank(0): Coordinate(0, 0)}, time.time())
