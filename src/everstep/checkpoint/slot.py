@@ -63,7 +63,7 @@ class Content:
         weakref.finalize(self, os.close, self._fd)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill it with the data from this byte on: the way to read all of it."""
+        """Fill it with the data from this byte on. For who reads all of it, and once."""
         if read_at(self._fd, self._at + offset, buffer) < len(buffer):
             raise CheckpointError(f"the slot ends within the share of rank {self.manifest.rank}")
 
@@ -73,7 +73,7 @@ def slot_bytes(data_bytes: int, manifest_bytes: int) -> int:
     return _data_at(manifest_bytes) + _pages(data_bytes)
 
 
-class _Slot:
+class Slot:
     """The file, mapped into memory."""
 
     def __init__(self, path: Path, protection: int, flags: int, size_bytes: int = 0) -> None:
@@ -112,8 +112,29 @@ class _Slot:
         step, generation, attempt, *_ = _FIELDS.unpack_from(self._view, _FIELDS_AT)
         return Checkpoint(Step(step), Generation(generation), attempt)
 
+    def read(self, checkpoint: Checkpoint) -> Content:
+        """The share of this checkpoint, or a CheckpointError that says what is there instead."""
+        if (found := self.checkpoint) != checkpoint:
+            state = self.state.name if found is None else f"has {found}"
+            raise CheckpointError(f"{self.path}: {checkpoint} is not there: the slot is {state}")
+        fields = bytes(self._view[_FIELDS_AT : _FIELDS_AT + _FIELDS.size])
+        *_, manifest_bytes, data_bytes = _FIELDS.unpack(fields)
+        if slot_bytes(data_bytes, manifest_bytes) > len(self._view):
+            raise CheckpointError(f"{self.path} is damaged: its header tells of more than it has")
+        encoded = self._view[PAGE_BYTES : PAGE_BYTES + manifest_bytes]
+        (checksum,) = _CHECKSUM.unpack_from(self._view, _FIELDS_AT + _FIELDS.size)
+        if checksum != _checksum(fields, encoded):
+            raise CheckpointError(f"{self.path} is damaged: the checksum of its header is wrong")
+        manifest = _MANIFEST.decode(encoded)
+        if manifest.checkpoint != checkpoint or manifest.data_bytes != data_bytes:
+            raise CheckpointError(f"{self.path} is damaged: its manifest is of {manifest.checkpoint}")
+        at = _data_at(manifest_bytes)
+        return Content(manifest, self._view[at : at + data_bytes], self._fd, at)
+
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
         self._words.release()
         self._view.release()
         with suppress(BufferError):  # a view of it is still in use; the mapping goes with the last one
@@ -126,7 +147,7 @@ class _Slot:
         self.close()
 
 
-class SlotWriter(_Slot):
+class SlotWriter(Slot):
     """The worker's side: `begin`, write the tensors into what it gives, `seal`."""
 
     def __init__(self, path: Path) -> None:
@@ -175,7 +196,7 @@ class SlotWriter(_Slot):
         raise SlotHeld(f"{self.path} is held: its checkpoint is the newest complete one, or is being persisted")
 
 
-class SlotKeeper(_Slot):
+class SlotKeeper(Slot):
     """The agent's side: what is in it, and whether it may be overwritten. It maps the first page only."""
 
     def __init__(self, path: Path) -> None:
@@ -193,30 +214,11 @@ class SlotKeeper(_Slot):
         self._words[_HOLD_WORD] = 0
 
 
-class SlotReader(_Slot):
+class SlotReader(Slot):
     """Who loads or persists what is in it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, mmap.PROT_READ, mmap.MAP_SHARED)
-
-    def read(self, checkpoint: Checkpoint) -> Content:
-        """The share of this checkpoint, or a CheckpointError that says what is there instead."""
-        if (found := self.checkpoint) != checkpoint:
-            state = self.state.name if found is None else f"has {found}"
-            raise CheckpointError(f"{self.path}: {checkpoint} is not there: the slot is {state}")
-        fields = bytes(self._view[_FIELDS_AT : _FIELDS_AT + _FIELDS.size])
-        *_, manifest_bytes, data_bytes = _FIELDS.unpack(fields)
-        if slot_bytes(data_bytes, manifest_bytes) > len(self._view):
-            raise CheckpointError(f"{self.path} is damaged: its header tells of more than it has")
-        encoded = self._view[PAGE_BYTES : PAGE_BYTES + manifest_bytes]
-        (checksum,) = _CHECKSUM.unpack_from(self._view, _FIELDS_AT + _FIELDS.size)
-        if checksum != _checksum(fields, encoded):
-            raise CheckpointError(f"{self.path} is damaged: the checksum of its header is wrong")
-        manifest = _MANIFEST.decode(encoded)
-        if manifest.checkpoint != checkpoint or manifest.data_bytes != data_bytes:
-            raise CheckpointError(f"{self.path} is damaged: its manifest is of {manifest.checkpoint}")
-        at = _data_at(manifest_bytes)
-        return Content(manifest, self._view[at : at + data_bytes], self._fd, at)
 
 
 def choose(slots: Sequence[SlotWriter]) -> SlotWriter | None:

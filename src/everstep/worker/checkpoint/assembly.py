@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import torch
 import torch.distributed as dist
@@ -40,20 +38,20 @@ class Assembly:
 
     def take_slot(self, share: Content) -> None:
         """From the memory of this node."""
-        self._take(share.manifest, lambda entry, buffer: share.read_into(entry.start, buffer))
+        numbers = self._begin(share.manifest)
+        for number, view in zip(numbers, _tensors(share), strict=True):
+            self._targets[number].copy_(view)
+            self._have.add(number)
 
     def take_file(self, share: ShareFile) -> None:
         """From storage; it checks its digests."""
-        self._take(share.manifest, share.read_into)
-
-    def _take(self, manifest: Manifest, read_into: Callable[[Entry, memoryview], object]) -> None:
-        for number in self._begin(manifest):
+        for number in self._begin(share.manifest):
             entry, target = self._entries[number], self._targets[number]
             if target.device.type == "cpu" and target.is_contiguous() and not target.is_complex():
-                read_into(entry, as_bytes(target).numpy().data)
+                share.read_into(entry, as_bytes(target).numpy().data)
             else:
                 raw = torch.empty(entry.size_bytes, dtype=torch.uint8)
-                read_into(entry, raw.numpy().data)
+                share.read_into(entry, raw.numpy().data)
                 target.copy_(raw.view(DTYPES[entry.dtype]).view(entry.shape))
             self._have.add(number)
 
