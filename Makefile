@@ -40,6 +40,9 @@ browser:  ## Debian's chromium for the tests of pages and traces, which are skip
 MINUTES ?= 10
 SEED    ?= 0
 
+# So often every process of a job is killed at once, at a moment that the seed gives.
+BLACKOUTS ?= 50
+
 # What the explorer tries then. A state takes about 0.3 kB and 70 µs on one core, so the bound keeps a scope within
 # about 3 GB and a quarter of an hour; a scope that reaches it says that it is not a proof. STATES=0 takes the bound
 # away, SCOPES= leaves the explorer out.
@@ -49,8 +52,9 @@ SCOPES ?= \
 	"--ranks 4 --standby 0 --failures 1 --steps 1" \
 	"--ranks 4 --standby 0 --failures 1 --steps 1 --mesh 2x2"
 
-chaos: $(STAMP)  ## real jobs with random failures for MINUTES=10 from SEED=0, then the explorer's large SCOPES
+chaos: $(STAMP)  ## random failures for MINUTES=10 from SEED=0, BLACKOUTS=50 of whole jobs, the explorer's large SCOPES
 	$(BIN)/python -m everstep.chaos.matrix --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m everstep.chaos.blackouts --times $(BLACKOUTS) --seed $(SEED)
 	@set -e; for scope in $(SCOPES); do \
 		printf '\n=== explore %s --max-states %s ===\n' "$$scope" "$(STATES)"; \
 		$(BIN)/python -m everstep.sim.explore $$scope --max-states $(STATES); \

@@ -44,7 +44,7 @@ from everstep.worker.protection import Protection
 
 WIDTH = 2048
 K0, MEMCPY, DEFAULT, CACHED = "k0", "memcpy", "async_save", "async_save, cached"
-MEMORY, STORAGE = "load from memory", "load from storage"
+MEMORY, ANEW, STORAGE = "load from memory", "the same, replacement", "load from storage"
 
 
 class Alone:
@@ -124,13 +124,14 @@ class Bench:
         with SlotReader(slot) as reader:
             content = reader.read(self.last)
             name = f"{directory_of(self.last)}/{file_of(Rank(0))}"
-            done = write(store, name, content.manifest, content.data)
+            done = write(store, name, content.manifest, content.read_into)
             del content
         receipt = Receipt(Rank(0), self.last, file_of(Rank(0)), done.size_bytes, done.digest)
         commit(store, self.last, [receipt], {Rank(0): Coordinate(0, 0)}, time.time())
 
-    def load(self, memory: Path) -> float:
-        loader = Loader(self.protection, memory, str(self._folder))
+    def load(self, memory: Path, *, mapped: bool = False) -> float:
+        """``mapped``: by a worker that goes back, and not by its replacement."""
+        loader = Loader(self.protection, memory, str(self._folder), self.snapshots.mapped if mapped else None)
         return _seconds(lambda: loader.load(self.last))
 
 
@@ -154,7 +155,8 @@ def measure(size_bytes: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
                     found[name].append(taken_s)
         bench.store()
         for _ in range(rounds):
-            found[MEMORY].append(bench.load(Path(shared)))
+            found[MEMORY].append(bench.load(Path(shared), mapped=True))
+            found[ANEW].append(bench.load(Path(shared)))
             found[STORAGE].append(bench.load(Path(folder) / "elsewhere"))
     dist.destroy_process_group()
     return bench.size_bytes, found

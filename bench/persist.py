@@ -2,10 +2,11 @@
 
     k1    the persister streams a sealed slot to storage, hashing it on the way, against a process of the same low
           priority that writes the same memory to the same file system in the same blocks, and fsyncs
-    φ     a step of a training on one core while the persister writes, against one while it does not
+    φ     a step of a training on one core while the persister writes, against one while it does not; and what other
+          processes of that priority do to it: the one that only writes, and one that only copies memory
 
-Both in turns, in one run; a row is the median over the rounds of the ratio within a round, with its 95 % interval.
-φ wants a spare core: on a machine that is busy otherwise it shows that.
+All in turns, in one run; a row is the median over the rounds of the ratio within a round, with its 95 % interval.
+φ wants a spare core: on a machine that is busy otherwise all three show that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -39,6 +40,7 @@ ROOM_BYTES = 1 << 20
 WIDTH, BATCH = 512, 256
 STEPS = 20
 """Of the training, in a turn."""
+COPIED_BYTES, COPIES = 4 << 20, 4
 
 
 class Slots:
@@ -82,51 +84,68 @@ async def persist(persister: Persister, slots: Slots, directory: Path) -> float:
 # ── k1 ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Raw:
-    """A process that writes the memory of the slot as it is, once for each line on its stdin."""
+class Other:
+    """A process to compare with, which does its work once for each line on its stdin.
 
-    def __init__(self, slots: Slots, file: Path) -> None:
-        command = [sys.executable, "-m", "bench.persist", "--raw", str(slots.path), str(file)]
+    ``write`` writes the memory of the slot as it is, ``copy`` copies it within memory a few times.
+    """
+
+    def __init__(self, work: str, slots: Slots, file: Path) -> None:
+        command = [sys.executable, "-m", "bench.persist", "--other", work, str(slots.path), str(file)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def write(self) -> float:
+    def work(self) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         begin_s = time.monotonic()
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         if not self._process.stdout.readline():
-            raise RuntimeError("the process that writes has ended; its output says why")
+            raise RuntimeError("the other process has ended; its output says why")
         return time.monotonic() - begin_s
 
     def close(self) -> None:
         self._process.communicate()
 
 
-def raw_process(slot: str, file: str) -> None:
-    """In the process of `Raw`."""
+def other_process(work: str, slot: str, file: str) -> None:
+    """In the process of `Other`."""
     lower_priority()
     with open(slot, "rb") as source, mmap.mmap(source.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapping:
         data = memoryview(mapping)
         for _ in sys.stdin:
-            fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            for begin in range(0, len(data), BLOCK_BYTES):
-                os.pwrite(fd, data[begin : begin + BLOCK_BYTES], begin)
-            os.fsync(fd)
-            os.close(fd)
+            if work == "write":
+                write_raw(data, file)
+            else:
+                copy_raw(data)
             sys.stdout.write("done\n")
             sys.stdout.flush()
-            os.unlink(file)
+            Path(file).unlink(missing_ok=True)
         data.release()
+
+
+def write_raw(data: memoryview, file: str) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    for begin in range(0, len(data), BLOCK_BYTES):
+        os.pwrite(fd, data[begin : begin + BLOCK_BYTES], begin)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def copy_raw(data: memoryview) -> None:
+    room = memoryview(bytearray(COPIED_BYTES))
+    for begin in range(0, COPIES * len(data), COPIED_BYTES):
+        piece = data[begin % len(data) :][:COPIED_BYTES]
+        room[: len(piece)] = piece
 
 
 async def measure_k1(slots: Slots, folder: Path, rounds: int) -> list[tuple[float, float]]:
     """Seconds of the raw write and of k1, each round."""
-    persister, raw = Persister(), Raw(slots, folder / "raw")
+    persister, raw = Persister(), Other("write", slots, folder / "raw")
     try:
         await persist(persister, slots, folder / "out")
-        raw.write()
-        return [(raw.write(), await persist(persister, slots, folder / "out")) for _ in range(rounds)]
+        raw.work()
+        return [(raw.work(), await persist(persister, slots, folder / "out")) for _ in range(rounds)]
     finally:
         raw.close()
         await persister.close()
@@ -157,20 +176,30 @@ class Training:
         return median(times)
 
 
-async def measure_phi(slots: Slots, folder: Path, rounds: int) -> list[tuple[float, float]]:
-    """Seconds of a step without and with a persister at work, each round."""
+async def measure_phi(slots: Slots, folder: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """For who works beside it, seconds of a step without and with that, each round."""
     torch.set_num_threads(1)
     persister, training = Persister(), Training()
-    results = []
+    writer, copier = (Other(work, slots, folder / work) for work in ("write", "copy"))
+    beside: dict[str, Callable[[], Awaitable[float]]] = {
+        "persisting": lambda: persist(persister, slots, folder / "out"),
+        "a bare write + fsync": lambda: asyncio.to_thread(writer.work),
+        "a bare copy in memory": lambda: asyncio.to_thread(copier.work),
+    }
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in beside}
     try:
-        await persist(persister, slots, folder / "out")
+        for work in beside.values():
+            await work()
         for _ in range(rounds):
-            alone_s = await asyncio.to_thread(training.turn)
-            turn = asyncio.create_task(asyncio.to_thread(training.turn))
-            while not turn.done():
-                await persist(persister, slots, folder / "out")
-            results.append((alone_s, await turn))
+            for name, work in beside.items():
+                alone_s = await asyncio.to_thread(training.turn)
+                turn = asyncio.create_task(asyncio.to_thread(training.turn))
+                while not turn.done():
+                    await work()
+                results[name].append((alone_s, await turn))
     finally:
+        writer.close()
+        copier.close()
         await persister.close()
     return results
 
@@ -180,7 +209,7 @@ async def measure_phi(slots: Slots, folder: Path, rounds: int) -> list[tuple[flo
 
 def print_row(name: str, ratios: Sequence[float], what: str) -> None:
     low, high = interval(ratios)
-    print(f"{name:34} {median(ratios):6.3f}  [{low:.3f}, {high:.3f}]   {what}")
+    print(f"{name:36} {median(ratios):6.3f}  [{low:.3f}, {high:.3f}]   {what}")
 
 
 def main() -> None:
@@ -188,10 +217,10 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--dir", type=Path, default=Path(), help="on the file system to write to; default: here")
-    parser.add_argument("--raw", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--other", nargs=3, help=argparse.SUPPRESS)
     at = parser.parse_args()
-    if at.raw:
-        raw_process(*at.raw)
+    if at.other:
+        other_process(*at.other)
         return
     with tempfile.TemporaryDirectory(dir=ROOT) as memory, tempfile.TemporaryDirectory(dir=at.dir) as folder:
         slots = Slots(Path(memory), at.bytes)
@@ -203,8 +232,9 @@ def main() -> None:
         f"k1 {size_mb / median([own for _, own in k1]):.0f} MB/s, raw {size_mb / median([r for r, _ in k1]):.0f} MB/s"
     )
     print_row("k1: bandwidth over raw write+fsync", [raw / own for raw, own in k1], speed)
-    step = f"a step of {1000 * median([alone for alone, _ in phi]):.1f} ms"
-    print_row("φ: step while persisting over not", [during / alone for alone, during in phi], step)
+    for name, pairs in phi.items():
+        step = f"a step of {1000 * median([alone for alone, _ in pairs]):.1f} ms"
+        print_row(f"φ: step beside {name}", [during / alone for alone, during in pairs], step)
 
 
 if __name__ == "__main__":

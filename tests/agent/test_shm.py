@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.tmpfs import tmpfs
 
 from everstep.agent.shm import SharedDirectory, sweep_stale
 from everstep.errors import ConfigError, ResourceError
@@ -51,6 +52,16 @@ def test_a_file_that_does_not_fit_is_an_error_with_path_and_bytes_and_leaves_not
         with pytest.raises(ResourceError, match=rf"{directory.path}/arena needs {1 << 50} bytes.* \d+ free"):
             directory.allocate("arena", 1 << 50)
         assert list(directory.path.iterdir()) == []
+
+
+def test_memory_that_has_room_for_one_of_two_files_is_full_at_the_second(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "shm", 1 << 20) as root, SharedDirectory("job", NODE, root) as directory:
+        first = directory.reserve("slot-0-0", 700 << 10)
+        with pytest.raises(ResourceError, match=rf"slot-0-1 needs {700 << 10} bytes.* \d+ free \(No space left"):
+            directory.reserve("slot-0-1", 700 << 10)
+        with pytest.raises(ResourceError, match="No space left"):
+            directory.reserve("slot-0-0", 2 << 20)
+        assert list(directory.path.iterdir()) == [first]
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_with_its_path(tmp_path: Path) -> None:

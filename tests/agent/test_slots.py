@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +60,11 @@ def slot_of(welcome: Welcome, index: int) -> Path:
 
 
 def persister() -> psutil.Process | None:
-    children = psutil.Process().children(recursive=True)
-    return next((child for child in children if "everstep.checkpoint.persister" in child.cmdline()), None)
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has just gone
+            if "everstep.checkpoint.persister" in child.cmdline():
+                return child
+    return None
 
 
 async def sealed(scene: Scene, step: int) -> Sealed:
@@ -94,12 +98,24 @@ def test_a_worker_gets_two_slots_for_its_rank_which_outlive_it(run: Run, saving:
     run(scene_of(play, saving))
 
 
+def test_the_persister_is_there_before_it_has_anything_to_do(run: Run, saving: Welcome) -> None:
+    """Else the first k1 would be its start, and `auto` would believe it."""
+
+    async def play(scene: Scene) -> None:
+        scene.script(SAVER + "needs(); signal.pause()")
+        scene.start(W0, rank=3, device="a")
+        await soon(lambda: persister() is not None)
+
+    run(scene_of(play, saving))
+
+
 def test_a_job_that_takes_no_checkpoints_has_no_slots(run: Run, saving: Welcome) -> None:
     async def play(scene: Scene) -> None:
         scene.script(SAVER + "needs(); signal.pause()")
         scene.start(W0, rank=3, device="a")
         await scene.output(f"[rank 3] 1 0 {saving.checkpoint_dir}")
         assert not slot_of(saving, 0).exists()
+        assert persister() is None
 
     run(scene_of(play, replace(saving, slots=False)))
 

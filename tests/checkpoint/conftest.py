@@ -12,6 +12,7 @@ import pytest
 from everstep.checkpoint import catalog, names
 from everstep.checkpoint.commit import Commit, commit
 from everstep.checkpoint.disk import Disk
+from everstep.checkpoint.files import ReadInto, ShareFile
 from everstep.checkpoint.manifest import Entry, Manifest, arrange
 from everstep.checkpoint.persister import Write, persist
 from everstep.checkpoint.slot import SlotWriter, slot_bytes
@@ -53,6 +54,15 @@ def share(at: Checkpoint, rank: int) -> bytes:
     """The data of this share: other bytes in each checkpoint."""
     of = manifest(at, rank)
     return random.Random(f"{at} {rank}").randbytes(of.data_bytes)
+
+
+def reads(data: bytes | bytearray) -> ReadInto:
+    """As `files.write` wants it."""
+
+    def read_into(offset: int, buffer: memoryview) -> None:
+        buffer[:] = data[offset : offset + len(buffer)]
+
+    return read_into
 
 
 def fill(path: Path, at: Checkpoint, rank: int) -> Path:
@@ -112,7 +122,13 @@ def load(store: DirectoryStore) -> tuple[Checkpoint, Loaded] | None:
 def _shares(store: DirectoryStore, of: Commit) -> Iterator[tuple[Manifest, list[bytes]]]:
     for rank in range(of.world_size):
         with catalog.open_share(store, of, Rank(rank)) as file:
-            yield file.manifest, [bytes(file.read(entry)) for entry in file.manifest.own()]
+            yield file.manifest, [_read(file, entry) for entry in file.manifest.own()]
+
+
+def _read(file: ShareFile, entry: Entry) -> bytes:
+    data = bytearray(entry.size_bytes)
+    file.read_into(entry, data)
+    return bytes(data)
 
 
 def expected(at: Checkpoint) -> Loaded:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.checkpoint.conftest import COORDINATES, TIME_S, Place, expected, load, manifest, point, share
+from tests.checkpoint.conftest import COORDINATES, TIME_S, Place, expected, load, manifest, point, reads, share
 
 from everstep.checkpoint import catalog, files, names
 from everstep.checkpoint.catalog import Condition
@@ -155,10 +155,10 @@ def test_two_tensors_of_one_name_are_refused(place: Place) -> None:
     made = manifest(NEW, 0)
     twice = [msgspec.structs.replace(entry, key="model.a") for entry in made.entries]
     with pytest.raises(StateError, match="two tensors of one share have the key"):
-        files.write(place.store, "x", msgspec.structs.replace(made, entries=twice), memoryview(share(NEW, 0)))
+        files.write(place.store, "x", msgspec.structs.replace(made, entries=twice), reads(share(NEW, 0)))
 
 
 def test_values_that_no_reader_would_take_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "HEADER_LIMIT_BYTES", 8192)
     with pytest.raises(StateError, match="keep large things as tensors"):
-        files.write(place.store, "x", manifest(NEW, 0, values=bytes(9000)), memoryview(share(NEW, 0)))
+        files.write(place.store, "x", manifest(NEW, 0, values=bytes(9000)), reads(share(NEW, 0)))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from tests.checkpoint.conftest import reads
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -50,7 +51,7 @@ def write(folder: Path, shards: int) -> None:
             piece = tensor[begin : begin + entry.shape[0]] if entry.shape else tensor
             raw = piece.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             data[entry.start : entry.start + entry.size_bytes] = raw
-        files.write(DirectoryStore(folder), f"rank-{rank:05d}.safetensors", manifest, memoryview(data))
+        files.write(DirectoryStore(folder), f"rank-{rank:05d}.safetensors", manifest, reads(data))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -64,7 +65,7 @@ def test_torch_puts_the_shards_together(tmp_path: Path, shards: int) -> None:
 
 def test_a_share_without_tensors_is_a_file_that_everybody_reads(tmp_path: Path) -> None:
     manifest = Manifest(5, 1, 1, 0, 1, 0, 0, "", [], b"only values")
-    files.write(DirectoryStore(tmp_path), "rank-00000.safetensors", manifest, memoryview(b""))
+    files.write(DirectoryStore(tmp_path), "rank-00000.safetensors", manifest, reads(b""))
     with safe_open(tmp_path / "rank-00000.safetensors", framework="pt") as file:
         assert list(file.keys()) == []
     write(tmp_path / "more", 1)
@@ -79,7 +80,7 @@ def test_every_type_that_a_share_can_hold_is_read_by_safetensors(tmp_path: Path)
     made = arrange([Entry(kind, kind, kind, [3], [0], [3], 0, 0, 3 * size) for kind, size in ITEM_BYTES.items()])
     manifest = Manifest(5, 1, 1, 0, 1, 0, 0, "", made, b"")
     data = bytes(1 if entry.dtype == "BOOL" else 60 for entry in made for _ in range(entry.size_bytes))
-    files.write(DirectoryStore(tmp_path), "x.safetensors", manifest, memoryview(data))
+    files.write(DirectoryStore(tmp_path), "x.safetensors", manifest, reads(data))
     with safe_open(tmp_path / "x.safetensors", framework="pt") as file:
         for entry in made:
             tensor = file.get_tensor(entry.key)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from everstep.chaos.blackouts import family
 from everstep.controller.job import RunDir
 from everstep.errors import EverstepError
 from everstep.launch.client import Client
@@ -97,18 +98,8 @@ class Run:
         return int(json.loads((self.dir / "controller.json").read_text())["pid"])
 
     def family(self) -> list[psutil.Process]:
-        """Every live process of this run: they carry the name of its directory."""
-        mark = str(self.dir)
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if mark in " ".join(process.cmdline()) or process.environ().get("EVERSTEP_RUN_DIR") == mark:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        """Every live process of this run."""
+        return family(self.dir)
 
     def leaves_nothing(self) -> None:
         eventually(lambda: not self.family(), f"no process is left, but {self.family()}")

@@ -5,10 +5,10 @@ Each case is a real job with real kills, compared with the clean run of the same
 
 from __future__ import annotations
 
+import random
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,13 +18,14 @@ from tests.e2e.conftest import Run, eventually
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from everstep.chaos.blackouts import Training
 from everstep.chaos.exact.models import SmallGPT
 from everstep.chaos.exact.recipe import Recipe
-from everstep.chaos.exact.record import Outcome, differences
+from everstep.chaos.exact.record import Outcome
 from everstep.chaos.exact.variants import RECIPES
 from everstep.chaos.trial import Ended, Trial, clean, run
 from everstep.checkpoint import catalog
-from everstep.checkpoint.store import Store, open_store
+from everstep.checkpoint.store import open_store
 from everstep.observe.checkpoints import Fate, read_checkpoints
 from everstep.observe.records import Decision
 
@@ -51,12 +52,6 @@ def exact(tmp_path: Path, cleans: Path) -> Exact:
         return ended
 
     return go
-
-
-def _newer(store: Store, than: int) -> int | None:
-    """The newest step that is committed, if it is newer."""
-    newest = max((each.checkpoint.step for each in catalog.find(store) if each.commit), default=0)
-    return newest if newest > than else None
 
 
 # ── from memory ──────────────────────────────────────────────────────────────────────────────────────────
@@ -101,28 +96,16 @@ def test_what_one_rank_had_for_itself_comes_back_though_its_copy_is_lost_too(exa
 # ── from storage ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_job_that_was_switched_off_three_times_ends_on_the_same_bits(
-    tmp_path: Path, cleans: Path, start: Callable[..., Run]
-) -> None:
-    """Every process of it is killed where nobody chose: while a rank hangs, so that the job does not end before. The
-    gradient buckets of DDP have to be laid out as they were, or sums are taken in another order."""
-    trial = Trial(recipe_of("mlp-static"), 3, 0)
-    out = tmp_path / "out"
-    out.mkdir()
-    script = ("-m", "everstep.chaos.exact", *trial.recipe.words(), "--out", str(out))
-    common = ("--nproc", "3", "--standby", "0", "--checkpoint-every", "2")
-    store = open_store(str(tmp_path / "run" / "checkpoints"))
-    newest = 0
-    for step in (3, 6, 9):
-        job = start(*common, "--chaos", f"hang rank=1 step={step} phase=forward", *script)
-        newest = eventually(partial(_newer, store, newest), "one more checkpoint is committed")
-        for process in job.family():
-            process.kill()
-        job.process.wait()
-    job = start(*common, *script)
-    assert job.wait() == 0, job.text()
-    assert "goes on from the checkpoint of step " in job.text()
-    assert not differences(clean(trial, cleans), Outcome.read(out, 3))
+def test_a_job_that_was_switched_off_three_times_ends_on_the_same_bits(tmp_path: Path, cleans: Path) -> None:
+    """Every process of it is killed where nobody chose. The gradient buckets of DDP have to be laid out as they were,
+    or sums are taken in another order."""
+    trial = Trial(recipe_of("mlp-static"), 3, 0, (), EVERY_TWO)
+    training = Training(trial, tmp_path / "trial", random.Random())
+    blackouts = [training.black_out() for _ in range(3)]
+    ended = training.end()
+    assert not ended.against(clean(trial, cleans)) + training.wrong, f"{blackouts}\n{ended.text}"
+    assert blackouts[-1].committed
+    assert f"goes on from the checkpoint of step {blackouts[-1].committed}" in ended.text
 
 
 def test_a_job_goes_on_with_other_ranks_and_torch_reads_what_it_saves(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 from tests.e2e.conftest import SCRIPTS, Run, eventually
+from tests.tmpfs import tmpfs
 
 from everstep.observe.checkpoints import Fate, read_checkpoints
 
@@ -123,6 +126,19 @@ def test_a_storage_that_vanishes_disturbs_nobody_and_is_shown(start: Start) -> N
     where.unlink()
     (run.dir / "gone").rename(where)
     run.when(lambda status: not status["checkpoints"]["error"], "a checkpoint is committed again")
+
+
+def test_a_disk_that_is_full_disturbs_nobody_and_is_shown(start: Start, tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "small", 1 << 20) as small:
+        (small / "other").write_bytes(bytes(shutil.disk_usage(small).free))
+        run = saving(start, "--checkpoint-every", "4", "--checkpoint-dir", str(small / "checkpoints"))
+        run.when(lambda status: "No space left" in status["checkpoints"]["error"], "the error is shown")
+        go_on(run)
+        (small / "other").unlink()
+        committed(run)
+        run.when(lambda status: not status["checkpoints"]["error"], "the error is over")
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 130
 
 
 def test_a_job_that_is_told_to_end_takes_a_checkpoint_first_and_can_go_on_from_it(start: Start) -> None:

@@ -147,7 +147,9 @@ def stores(nodes: Sequence[Path], storage: Path, checkpoint: Checkpoint = SAVED)
     for rank, node in enumerate(nodes):
         with SlotReader(node / f"slot-{rank}-0") as slot:
             content = slot.read(checkpoint)
-            done = write(store, f"{directory_of(checkpoint)}/{file_of(Rank(rank))}", content.manifest, content.data)
+            done = write(
+                store, f"{directory_of(checkpoint)}/{file_of(Rank(rank))}", content.manifest, content.read_into
+            )
             del content
         receipts.append(Receipt(Rank(rank), checkpoint, file_of(Rank(rank)), done.size_bytes, done.digest))
     commit(store, checkpoint, receipts, {Rank(rank): Coordinate(rank, 0) for rank in range(RANKS)}, 1.0)

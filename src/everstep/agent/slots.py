@@ -134,6 +134,7 @@ class SlotBook:
                     paths = tuple(str(slot.path) for slot in pair.slots)
                     answer = Slots(paths, self._store, self._attempt)
                     self._asked[rank] = worker
+                    self._persister.start()
         if worker.line is not None:
             worker.line.send(answer)
 

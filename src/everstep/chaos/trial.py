@@ -92,13 +92,21 @@ class Ended:
 
 def run(trial: Trial, folder: Path) -> Ended:
     """In an empty folder, which keeps the run directory, the records and the output."""
-    out, printed = folder / "out", folder / "output.txt"
-    out.mkdir(parents=True)
+    (folder / "out").mkdir(parents=True)
+    return finish(trial, folder, start(trial, folder))
+
+
+def start(trial: Trial, folder: Path) -> subprocess.Popen[bytes]:
+    """In a folder where this trial may have been before: then the job goes on."""
     command = [sys.executable, "-m", "everstep.cli", *trial.words(folder)]
-    with printed.open("wb") as sink:
-        process = subprocess.Popen(
+    with (folder / "output.txt").open("wb") as sink:
+        return subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
+
+
+def finish(trial: Trial, folder: Path, process: subprocess.Popen[bytes]) -> Ended:
+    """Wait for its end."""
     try:
         code = process.wait(DEADLINE_S)
     except subprocess.TimeoutExpired:

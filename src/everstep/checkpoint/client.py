@@ -1,4 +1,4 @@
-"""The agent's side of the persister: starts it when it is needed, again if it has died, and hears its receipts."""
+"""The agent's side of the persister: starts it, again if it has died, gives it orders and hears its receipts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from everstep.checkpoint.persister import PACKET_BYTES, RECEIPTS, WRITES, Write
 from everstep.wire.messages import Receipt
@@ -36,6 +36,13 @@ class Persister:
     def pid(self) -> int | None:
         """Of the process, while there is one."""
         return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Ahead of the first order, so that the time of this one is that of its work. What stands against it is said by
+        the order, which tries again."""
+        if self._process is None and not self._closed:
+            with suppress(OSError):
+                self._process = _Process(self._command)
 
     async def persist(self, order: Write) -> Receipt:
         """When it is durable, or cannot be. Orders wait for each other, and may be given again."""

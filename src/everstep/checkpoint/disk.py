@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,6 +17,11 @@ class Disk:
 
     def write(self, fd: int, data: memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)
+
+    def begin_sync(self, fd: int, offset: int, size_bytes: int) -> None:
+        """Have the device at work on this range already: `sync` has less to wait for then."""
+        with suppress(OSError):  # it is only a hint
+            os.posix_fadvise(fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)  # what is dirty is written, not dropped
 
     def sync(self, fd: int) -> None:
         os.fsync(fd)
@@ -40,3 +46,11 @@ class Disk:
 
     def remove_tree(self, path: Path) -> None:
         shutil.rmtree(path)
+
+
+def read_at(fd: int, offset: int, buffer: bytearray | memoryview) -> int:
+    """How many bytes there were: fewer than asked for at the end of the file."""
+    rest, done = memoryview(buffer).cast("B"), 0
+    while rest and (count := os.preadv(fd, [rest], offset + done)):
+        rest, done = rest[count:], done + count
+    return done

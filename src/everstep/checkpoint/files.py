@@ -25,8 +25,11 @@ PAGE_BYTES = 4096
 HEADER_LIMIT_BYTES = 100_000_000
 """What the safetensors library reads at most."""
 BLOCK_BYTES = 256 << 10
-"""What is hashed and then written is still in the cache of the core."""
+"""What is read is hashed and written while it is in the cache of the core."""
 _LENGTH_BYTES = 8
+
+ReadInto = Callable[[int, memoryview], None]
+"""Fills the buffer with the data of a share from this byte on."""
 _NO_DIGEST = "0" * 32
 
 
@@ -63,7 +66,7 @@ _TEXTS = msgspec.json.Decoder(dict[str, str])
 
 
 def write(
-    store: Store, name: str, manifest: Manifest, data: memoryview, check: Callable[[], object] = lambda: None
+    store: Store, name: str, manifest: Manifest, read_into: ReadInto, check: Callable[[], object] = lambda: None
 ) -> Written:
     """Make the share durable under this name. OSError: it is not there, and nothing else either.
 
@@ -73,7 +76,7 @@ def write(
     header_bytes = len(_header(manifest, entries, [_NO_DIGEST] * len(entries)))
     part = store.part(name)
     try:
-        digests = _stream(part, header_bytes, entries, data)
+        digests = _stream(part, header_bytes, entries, read_into)
         check()
         header = _header(manifest, entries, digests)
         assert len(header) == header_bytes, "the digests have changed the size of the header"
@@ -81,23 +84,30 @@ def write(
         part.publish()
     finally:
         part.discard()
-    return Written(header_bytes + len(data), xxhash.xxh3_128_hexdigest(header))
+    return Written(header_bytes + _size_bytes(entries), xxhash.xxh3_128_hexdigest(header))
 
 
-def _stream(part: Part, offset: int, entries: list[Entry], data: memoryview) -> list[str]:
+def _stream(part: Part, offset: int, entries: list[Entry], read_into: ReadInto) -> list[str]:
     """Block by block, so that the data comes from memory once."""
     hashes = [xxhash.xxh3_128() for _ in entries]
-    current = 0
-    for begin in range(0, len(data), BLOCK_BYTES):
-        end = min(begin + BLOCK_BYTES, len(data))
-        part.write(offset + begin, data[begin:end])
+    size_bytes, current = _size_bytes(entries), 0
+    room = memoryview(bytearray(min(BLOCK_BYTES, size_bytes)))
+    for begin in range(0, size_bytes, BLOCK_BYTES):
+        block = room[: size_bytes - begin]
+        end = begin + len(block)
+        read_into(begin, block)
+        part.write(offset + begin, block)
         for number in range(current, len(entries)):
             entry = entries[number]
             if entry.start >= end:
                 break
             current = number
-            hashes[number].update(data[max(begin, entry.start) : min(end, entry.start + entry.size_bytes)])
+            hashes[number].update(block[max(0, entry.start - begin) : entry.start + entry.size_bytes - begin])
     return [each.hexdigest() for each in hashes]
+
+
+def _size_bytes(entries: list[Entry]) -> int:
+    return entries[-1].start + entries[-1].size_bytes if entries else 0
 
 
 def _stored(manifest: Manifest) -> list[Entry]:
@@ -177,11 +187,6 @@ class ShareFile:
         self._fill(self._data_at + entry.start, buffer, entry.key)
         if xxhash.xxh3_128_hexdigest(buffer) != self._digests.get(entry.key):
             raise self._bad(f"the checksum of {entry.key} is wrong")
-
-    def read(self, entry: Entry) -> bytearray:
-        data = bytearray(entry.size_bytes)
-        self.read_into(entry, data)
-        return data
 
     def verify(self) -> None:
         """Read every tensor."""

@@ -62,7 +62,7 @@ def persist(order: Write, open_: Callable[[str], Store] = open_store) -> Receipt
             if content.manifest.rank != order.rank:
                 raise CheckpointError(f"{slot.path} is a slot of rank {content.manifest.rank}")
             name = f"{names.directory_of(checkpoint)}/{file}"
-            written = files.write(store, name, content.manifest, content.data, check=lambda: slot.read(checkpoint))
+            written = files.write(store, name, content.manifest, content.read_into, check=lambda: slot.read(checkpoint))
     except (CheckpointError, StateError) as error:
         return Receipt(order.rank, checkpoint, error=str(error))
     except OSError as error:

@@ -20,15 +20,16 @@ import enum
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import msgspec
 import xxhash
 
+from everstep.checkpoint.disk import read_at
 from everstep.checkpoint.manifest import Manifest
 from everstep.core.events import Checkpoint
 from everstep.errors import CheckpointError, ResourceError, SlotHeld
@@ -50,12 +51,21 @@ class SlotState(enum.IntEnum):
     SEALED = 2
 
 
-@dataclass(frozen=True, slots=True)
 class Content:
-    """A sealed share. The data is the mapping itself, so it is valid as long as nobody writes to the slot."""
+    """A sealed share. It outlives its reader, and is valid as long as nobody writes to the slot."""
 
-    manifest: Manifest
-    data: memoryview
+    def __init__(self, manifest: Manifest, data: memoryview, fd: int, at: int) -> None:
+        self.manifest = manifest
+        self.data = data
+        """The mapping itself. Its pages come one by one when they are touched first, which takes longer than a copy."""
+        self._fd = os.dup(fd)
+        self._at = at
+        weakref.finalize(self, os.close, self._fd)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill it with the data from this byte on. For who reads all of it, and once."""
+        if read_at(self._fd, self._at + offset, buffer) < len(buffer):
+            raise CheckpointError(f"the slot ends within the share of rank {self.manifest.rank}")
 
 
 def slot_bytes(data_bytes: int, manifest_bytes: int) -> int:
@@ -63,18 +73,19 @@ def slot_bytes(data_bytes: int, manifest_bytes: int) -> int:
     return _data_at(manifest_bytes) + _pages(data_bytes)
 
 
-class _Slot:
+class Slot:
     """The file, mapped into memory."""
 
     def __init__(self, path: Path, protection: int, flags: int, size_bytes: int = 0) -> None:
         self.path = path
-        fd = os.open(path, (os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
+        self._fd = os.open(path, (os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            if os.fstat(fd).st_size < PAGE_BYTES:
-                raise CheckpointError(f"{path} is no slot: it has {os.fstat(fd).st_size} bytes")
-            self._map = mmap.mmap(fd, size_bytes, flags, protection)
-        finally:
-            os.close(fd)
+            if os.fstat(self._fd).st_size < PAGE_BYTES:
+                raise CheckpointError(f"{path} is no slot: it has {os.fstat(self._fd).st_size} bytes")
+            self._map = mmap.mmap(self._fd, size_bytes, flags, protection)
+        except BaseException:
+            os.close(self._fd)
+            raise
         self._view = memoryview(self._map)
         self._words = self._view[:PAGE_BYTES].cast("Q")  # access through it is one aligned machine word
         magic = self._words[_MAGIC_WORD], self._words[_LAYOUT_WORD]
@@ -101,7 +112,29 @@ class _Slot:
         step, generation, attempt, *_ = _FIELDS.unpack_from(self._view, _FIELDS_AT)
         return Checkpoint(Step(step), Generation(generation), attempt)
 
+    def read(self, checkpoint: Checkpoint) -> Content:
+        """The share of this checkpoint, or a CheckpointError that says what is there instead."""
+        if (found := self.checkpoint) != checkpoint:
+            state = self.state.name if found is None else f"has {found}"
+            raise CheckpointError(f"{self.path}: {checkpoint} is not there: the slot is {state}")
+        fields = bytes(self._view[_FIELDS_AT : _FIELDS_AT + _FIELDS.size])
+        *_, manifest_bytes, data_bytes = _FIELDS.unpack(fields)
+        if slot_bytes(data_bytes, manifest_bytes) > len(self._view):
+            raise CheckpointError(f"{self.path} is damaged: its header tells of more than it has")
+        encoded = self._view[PAGE_BYTES : PAGE_BYTES + manifest_bytes]
+        (checksum,) = _CHECKSUM.unpack_from(self._view, _FIELDS_AT + _FIELDS.size)
+        if checksum != _checksum(fields, encoded):
+            raise CheckpointError(f"{self.path} is damaged: the checksum of its header is wrong")
+        manifest = _MANIFEST.decode(encoded)
+        if manifest.checkpoint != checkpoint or manifest.data_bytes != data_bytes:
+            raise CheckpointError(f"{self.path} is damaged: its manifest is of {manifest.checkpoint}")
+        at = _data_at(manifest_bytes)
+        return Content(manifest, self._view[at : at + data_bytes], self._fd, at)
+
     def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
         self._words.release()
         self._view.release()
         with suppress(BufferError):  # a view of it is still in use; the mapping goes with the last one
@@ -114,7 +147,7 @@ class _Slot:
         self.close()
 
 
-class SlotWriter(_Slot):
+class SlotWriter(Slot):
     """The worker's side: `begin`, write the tensors into what it gives, `seal`."""
 
     def __init__(self, path: Path) -> None:
@@ -163,7 +196,7 @@ class SlotWriter(_Slot):
         raise SlotHeld(f"{self.path} is held: its checkpoint is the newest complete one, or is being persisted")
 
 
-class SlotKeeper(_Slot):
+class SlotKeeper(Slot):
     """The agent's side: what is in it, and whether it may be overwritten. It maps the first page only."""
 
     def __init__(self, path: Path) -> None:
@@ -181,30 +214,11 @@ class SlotKeeper(_Slot):
         self._words[_HOLD_WORD] = 0
 
 
-class SlotReader(_Slot):
+class SlotReader(Slot):
     """Who loads or persists what is in it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, mmap.PROT_READ, mmap.MAP_SHARED)
-
-    def read(self, checkpoint: Checkpoint) -> Content:
-        """The share of this checkpoint, or a CheckpointError that says what is there instead."""
-        if (found := self.checkpoint) != checkpoint:
-            state = self.state.name if found is None else f"has {found}"
-            raise CheckpointError(f"{self.path}: {checkpoint} is not there: the slot is {state}")
-        fields = bytes(self._view[_FIELDS_AT : _FIELDS_AT + _FIELDS.size])
-        *_, manifest_bytes, data_bytes = _FIELDS.unpack(fields)
-        if slot_bytes(data_bytes, manifest_bytes) > len(self._view):
-            raise CheckpointError(f"{self.path} is damaged: its header tells of more than it has")
-        encoded = self._view[PAGE_BYTES : PAGE_BYTES + manifest_bytes]
-        (checksum,) = _CHECKSUM.unpack_from(self._view, _FIELDS_AT + _FIELDS.size)
-        if checksum != _checksum(fields, encoded):
-            raise CheckpointError(f"{self.path} is damaged: the checksum of its header is wrong")
-        manifest = _MANIFEST.decode(encoded)
-        if manifest.checkpoint != checkpoint or manifest.data_bytes != data_bytes:
-            raise CheckpointError(f"{self.path} is damaged: its manifest is of {manifest.checkpoint}")
-        at = _data_at(manifest_bytes)
-        return Content(manifest, self._view[at : at + data_bytes])
 
 
 def choose(slots: Sequence[SlotWriter]) -> SlotWriter | None:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from everstep.checkpoint import names
-from everstep.checkpoint.disk import Disk
+from everstep.checkpoint.disk import Disk, read_at
 
 Buffer = bytes | bytearray | memoryview
+
+EARLY_BYTES = 16 << 20
+"""After so many the device is set to work, so that it writes while the next ones come."""
 
 
 class Part(Protocol):
@@ -150,12 +153,17 @@ class FilePart:
         self._disk = disk
         self._part = path.with_name(f"{path.name}.{os.urandom(4).hex()}{names.PART}")
         self._fd = disk.create(self._part)
+        self._begun = 0
+        """Where the device is set to work up to."""
 
     def write(self, offset: int, data: Buffer) -> None:
         rest = memoryview(data).cast("B")
         while rest:
             done = self._disk.write(self._fd, rest, offset)
             rest, offset = rest[done:], offset + done
+        if offset - self._begun >= EARLY_BYTES:
+            self._disk.begin_sync(self._fd, self._begun, offset - self._begun)
+            self._begun = offset
 
     def publish(self) -> None:
         self._disk.sync(self._fd)
@@ -182,10 +190,7 @@ class FileSource:
         return os.fstat(self._fd).st_size
 
     def read_into(self, offset: int, buffer: bytearray | memoryview) -> int:
-        rest, done = memoryview(buffer).cast("B"), 0
-        while rest and (count := os.preadv(self._fd, [rest], offset + done)):
-            rest, done = rest[count:], done + count
-        return done
+        return read_at(self._fd, offset, buffer)
 
     def close(self) -> None:
         if self._fd >= 0:

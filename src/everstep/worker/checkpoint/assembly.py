@@ -50,7 +50,8 @@ class Assembly:
             if target.device.type == "cpu" and target.is_contiguous() and not target.is_complex():
                 share.read_into(entry, as_bytes(target).numpy().data)
             else:
-                raw = torch.frombuffer(share.read(entry), dtype=torch.uint8)
+                raw = torch.empty(entry.size_bytes, dtype=torch.uint8)
+                share.read_into(entry, raw.numpy().data)
                 target.copy_(raw.view(DTYPES[entry.dtype]).view(entry.shape))
             self._have.add(number)
 

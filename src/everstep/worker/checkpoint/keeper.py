@@ -146,5 +146,6 @@ class Keeper:
         """All ranks do, together. How many bytes; CheckpointError on all of them if any cannot."""
         self.ask()
         slots = self._control.wait_for_slots(self._size_bytes)
-        loader = Loader(self._protection, self._memory, slots.checkpoint_dir)
+        mapped = {} if self._snapshots is None else self._snapshots.mapped
+        loader = Loader(self._protection, self._memory, slots.checkpoint_dir, mapped)
         return loader.load(checkpoint)

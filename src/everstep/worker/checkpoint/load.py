@@ -12,7 +12,7 @@ used. Nobody waits for one that has failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ import torch
 from everstep.checkpoint.catalog import mark_bad, open_share
 from everstep.checkpoint.commit import Commit, read_commit
 from everstep.checkpoint.names import directory_of
+from everstep.checkpoint.slot import Slot
 from everstep.checkpoint.store import Store, open_store
 from everstep.core.events import Checkpoint
 from everstep.errors import CheckpointError, Unreadable
@@ -44,18 +45,22 @@ T = TypeVar("T")
 class Loader:
     """For one load of one checkpoint. The groups are connected, and all ranks are here."""
 
-    def __init__(self, protection: Protection, memory: Path, checkpoint_dir: str) -> None:
+    def __init__(
+        self, protection: Protection, memory: Path, checkpoint_dir: str, mapped: Mapping[Path, Slot] | None = None
+    ) -> None:
+        """``mapped`` are the slots that this worker has open."""
         self._protection = protection
         self._group = protection.world.default
         self._rank = protection.rank
         self._layout = digest(protection.layout)
         self._memory = memory
         self._checkpoint_dir = checkpoint_dir
+        self._mapped = mapped or {}
 
     def load(self, checkpoint: Checkpoint) -> int:
         """How many bytes it was for this rank. CheckpointError, on all ranks: it cannot be used, and this is why.
         RuntimeError: one more failure has come."""
-        located = locate(self._group, self._memory, checkpoint)
+        located = locate(self._group, self._memory, checkpoint, self._mapped)
         commit = None
         if located.missing:
             commit, fits = self._together(lambda: self._look(checkpoint))

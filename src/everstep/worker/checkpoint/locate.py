@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
-from everstep.checkpoint.slot import Content, SlotReader
+from everstep.checkpoint.slot import Content, Slot, SlotReader
 from everstep.core.events import Checkpoint
 from everstep.errors import CheckpointError
 from everstep.types import Coordinate, Rank
@@ -53,9 +54,9 @@ class Located:
                     yield reader, share, rank
 
 
-def locate(group: dist.ProcessGroup, memory: Path, checkpoint: Checkpoint) -> Located:
+def locate(group: dist.ProcessGroup, memory: Path, checkpoint: Checkpoint, mapped: Mapping[Path, Slot]) -> Located:
     """All ranks look, and tell each other. RuntimeError if one more failure comes meanwhile."""
-    here = shares_in(memory, checkpoint)
+    here = shares_in(memory, checkpoint, mapped)
     rank, ranks = Rank(group.rank()), range(group.size())
     said = gather_bytes(group, _node(memory) + bytes([rank in here]))
     nodes = [word[:NODE_BYTES] for word in said]
@@ -69,12 +70,16 @@ def locate(group: dist.ProcessGroup, memory: Path, checkpoint: Checkpoint) -> Lo
     return Located(here, nodes, readers, tuple(share for share in away if share not in readers))
 
 
-def shares_in(memory: Path, checkpoint: Checkpoint) -> dict[Rank, Content]:
-    """Those of this checkpoint that are sealed in the shared memory of this node. A damaged one is none."""
+def shares_in(memory: Path, checkpoint: Checkpoint, mapped: Mapping[Path, Slot]) -> dict[Rank, Content]:
+    """Those of this checkpoint that are sealed in the shared memory of this node. A damaged one is none.
+
+    To map a share page by page takes longer than to copy it, so the slots that this process has in its memory are read
+    where they are.
+    """
     found: dict[Rank, Content] = {}
     for path in sorted(memory.glob("slot-*")):
         try:
-            with SlotReader(path) as slot:
+            with nullcontext(mapped[path]) if path in mapped else SlotReader(path) as slot:
                 if slot.checkpoint == checkpoint:
                     content = slot.read(checkpoint)
                     found[Rank(content.manifest.rank)] = content

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from everstep.checkpoint.manifest import Entry, Manifest
-from everstep.checkpoint.slot import SlotWriter, choose
+from everstep.checkpoint.slot import Slot, SlotWriter, choose
 from everstep.core.events import Checkpoint
 from everstep.errors import SlotHeld
 from everstep.worker.checkpoint.keys import keys_of
@@ -35,6 +35,11 @@ class Snapshots:
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
+
+    @property
+    def mapped(self) -> dict[Path, Slot]:
+        """The slots, for who reads them in this process."""
+        return {slot.path: slot for slot in self._slots}
 
     @property
     def busy(self) -> bool:
