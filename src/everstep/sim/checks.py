@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from everstep.core.effects import Action, Effect, End, Kill, Restore, Resume, Send, Settle
 from everstep.core.events import Deadline, Event, Exited, FenceFailed, JobPhase, Stalled
 from everstep.errors import ModelViolation
+from everstep.sim import quiet
 from everstep.sim.world import Link, Process, Seat
 from everstep.types import Rank, WorkerPhase
 
@@ -148,6 +149,14 @@ def decided(rules: Rules, edit: Edit, before: int, effects: tuple[Effect, ...]) 
     if view.phase is JobPhase.SETTLING and rules.cores.views[before].phase is JobPhase.STOPPING:
         zombies = [worker for worker in view.fencing if _state(rules, edit, worker).rank is not None]
         _require(not zombies, f"the job is decided before workers {zombies} are gone")
+
+
+def recovering(rules: Rules, edit: Edit, before: int) -> None:
+    """A recovery begins only after a failure."""
+    generation = rules.cores.views[before].generation
+    if rules.cores.views[edit.core].generation > generation:
+        calm = quiet.is_calm(rules, edit.before, rules.cores.views[edit.before.core])
+        _require(not calm, f"generation {generation} ends although nothing has failed")
 
 
 def _reach(rules: Rules, edit: Edit, worker: int) -> int:
