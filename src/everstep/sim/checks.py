@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from everstep.core.effects import Action, Effect, End, Kill, Restore, Resume, Send, Settle
-from everstep.core.events import Deadline, Event, Exited, FenceFailed, JobPhase, Stalled
+from everstep.core.events import Deadline, Ended, Event, Exited, FenceFailed, JobPhase, Stalled
 from everstep.errors import ModelViolation
 from everstep.sim import quiet
 from everstep.sim.world import Link, Process, Seat
@@ -157,6 +157,21 @@ def recovering(rules: Rules, edit: Edit, before: int) -> None:
     if rules.cores.views[edit.core].generation > generation:
         calm = quiet.is_calm(rules, edit.before, rules.cores.views[edit.before.core])
         _require(not calm, f"generation {generation} ends although nothing has failed")
+
+
+def resuming(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Effect, ...]) -> None:
+    """Who has left the loop at T does not run step T, so nobody does. A commit of T is told before the end."""
+    view = rules.cores.views[before]
+    if view.phase is JobPhase.RESUMING:
+        if isinstance(event, Ended) and event.generation == view.generation:
+            _require(
+                event.version == view.target, f"{event} comes, and nobody told that step {view.target} is committed"
+            )
+        return
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.command, Resume) and not effect.command.over:
+            left = [worker for worker in effect.to if _state(rules, edit, worker).phase is WorkerPhase.ENDED]
+            _require(not left, f"all are told to run step {effect.command.target}, but workers {left} left the loop")
 
 
 def _reach(rules: Rules, edit: Edit, worker: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from everstep.core.effects import (
@@ -188,16 +189,16 @@ class Rules:
     def main_steps(self, world: World, worker: int, process: Process, state: WorkerMachine) -> Iterator[Choice]:
         phase = state.phase
         if phase is SPAWNED:
-            yield self._call(worker, "register", WorkerMachine.register)
+            yield self._call(worker, "register")
         elif phase is BUILDING:
-            yield self._call(worker, "protect", self._protect)
+            yield Choice(("protect", worker), 0, self._run, (worker, "protect", self._protect))
         elif phase is IDLE:
             last = state.over or state.version >= self.scope.steps
             yield self._move(worker, Move.LEAVE if last else Move.BEGIN)
         elif phase is FORWARD:
             yield self._move(worker, Move.BACKWARD)
             if state.must_park:
-                yield self._call(worker, "safe", WorkerMachine.safe_point)
+                yield self._call(worker, "safe_point")
         elif phase is BACKWARD and state.tainted:  # the user's code has swallowed the error and goes on
             yield self._move(worker, Move.READY)
         elif phase is BACKWARD:
@@ -211,8 +212,9 @@ class Rules:
         elif phase is ENDED:
             yield Choice(("exit", worker), 0, self._exit, (worker,))
 
-    def _call(self, worker: int, name: str, call: Callable[[WorkerMachine], list[Out]]) -> Choice:
-        return Choice((name, worker), 0, self._run, (worker, name, call))
+    def _call(self, worker: int, name: str) -> Choice:
+        """A method of the worker's machine, found by its name: a scope may have a machine of its own."""
+        return Choice((name, worker), 0, self._run, (worker, name, methodcaller(name)))
 
     def _move(self, worker: int, move: Move) -> Choice:
         return Choice(("move", worker, move), 0, self._moved, (worker, move))
@@ -227,9 +229,9 @@ class Rules:
         if self.all_entered(world, state):
             yield self._move(worker, move)
         if self._is_cut(world, state.generation, seats):
-            yield self._call(worker, "broken", WorkerMachine.broken)
+            yield self._call(worker, "broken")
         elif world.budget and Kind.BREAK in self.kinds:
-            yield self._call(worker, "broken", WorkerMachine.broken)._replace(costs=1)
+            yield self._call(worker, "broken")._replace(costs=1)
 
     def all_entered(self, world: World, state: WorkerMachine) -> bool:
         """The collective in which this worker waits can succeed."""
@@ -260,7 +262,7 @@ class Rules:
         if process.task is Task.CONNECT:
             seats = _seats(world, state.generation)
             if all(seat is not None for seat in seats):
-                yield self._call(worker, "connected", WorkerMachine.connected)
+                yield self._call(worker, "connected")
             hopeless = self._is_cut(world, state.generation, seats)
         else:
             order: Restore = self.names.messages[process.filling]
@@ -276,7 +278,7 @@ class Rules:
                     yield Choice(("filled", worker), 0, self._filled, (worker, order))
                 hopeless = donor is None or not donor.alive
         if state.stopping or hopeless:
-            yield self._call(worker, "broken", WorkerMachine.broken)
+            yield self._call(worker, "broken")
 
     def _moved(self, edit: Edit, worker: int, move: Move) -> None:
         before = self.workers.states[edit.get(worker).core]
@@ -346,7 +348,7 @@ class Rules:
 
     def _dropped(self, edit: Edit, worker: int) -> None:
         edit.put(worker, gradients=-1, task=Task.NONE)
-        self._run(edit, worker, "dropped", WorkerMachine.dropped)
+        self._run(edit, worker, "dropped", methodcaller("dropped"))
 
     def _filled(self, edit: Edit, worker: int, order: Restore) -> None:
         if order.donor is None:
@@ -371,7 +373,7 @@ class Rules:
         core, out, error = self.workers.step(process.core, key, call)
         if error is not None:
             raise ModelViolation(f"worker {worker}: {error!r}") from error
-        task = process.task if key == "safe" else Task.NONE
+        task = process.task if key == "safe_point" else Task.NONE
         process = edit.put(worker, core=core, task=task)
         for item in out:
             self._out(edit, worker, item)
@@ -478,6 +480,7 @@ class Rules:
         checks.decided(self, edit, before, effects)
         checks.ended(self, edit, before, event, effects)
         checks.recovering(self, edit, before)
+        checks.resuming(self, edit, before, event, effects)
 
     def _carry_out(self, edit: Edit, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
