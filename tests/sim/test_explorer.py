@@ -126,10 +126,9 @@ SMALL = {
         ranks=1, standbys=0, failures=2, steps=1, checkpoint=True, kinds=(Kind.CRASH, Kind.SUSPECT, Kind.RESTART)
     ),
     "two nodes": Scope(ranks=2, standbys=0, failures=1, steps=1, nodes=2, kinds=(*NODES, Kind.RESTART)),
-    "two shards that seal": Scope(
-        ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2), checkpoint=True, seal=True, kinds=(Kind.CRASH,)
+    "two shards and a checkpoint": Scope(
+        ranks=2, standbys=0, failures=1, steps=1, mesh=Mesh(1, 2), checkpoint=True, kinds=(Kind.CRASH,)
     ),
-    "a standby": Scope(ranks=2, standbys=1, failures=1, steps=1, kinds=PROCESSES),
 }
 
 

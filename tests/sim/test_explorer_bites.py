@@ -201,10 +201,12 @@ def test_the_barrier_returns_after_a_stop_was_answered() -> None:
 def test_the_barrier_returns_although_a_stop_is_pending() -> None:
     class Mutant(WorkerMachine):
         def move(self, move: Move) -> list[Out]:
+            stop = self.stop
             if move is Move.PASS:
-                self.out, self.phase = [], WorkerPhase.COMMITTED
-                return self.out
-            return super().move(move)
+                self.stop = self.generation
+            out = super().move(move)
+            self.stop = stop
+            return out
 
     assert_caught(two(Kind.CRASH, worker=Mutant), "nothing can happen any more, and the job is STOPPING")
 

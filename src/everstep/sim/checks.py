@@ -13,7 +13,7 @@ from everstep.core.effects import Action, Effect, End, Kill, Restore, Resume, Se
 from everstep.core.events import Deadline, Ended, Event, Exited, FenceFailed, JobPhase, Stalled
 from everstep.errors import ModelViolation
 from everstep.sim import quiet
-from everstep.sim.world import Link, Process, Seat
+from everstep.sim.world import Kind, Link, Process, Seat
 from everstep.types import Rank, WorkerPhase
 
 if TYPE_CHECKING:
@@ -161,12 +161,11 @@ def recovering(rules: Rules, edit: Edit, before: int) -> None:
 
 def resuming(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Effect, ...]) -> None:
     """Who has left the loop at T does not run step T, so nobody does. A commit of T is told before the end."""
-    view = rules.cores.views[before]
-    if view.phase is JobPhase.RESUMING:
-        if isinstance(event, Ended) and event.generation == view.generation:
-            _require(
-                event.version == view.target, f"{event} comes, and nobody told that step {view.target} is committed"
-            )
+    view, after = rules.cores.views[before], rules.cores.views[edit.core]
+    if isinstance(event, Ended) and view.phase is JobPhase.RESUMING and event.generation == view.generation:
+        told = event.version == view.target or Kind.RESTART in rules.kinds  # which loses what was under way
+        _require(told, f"{event} comes, and nobody told that step {view.target} is committed")
+    if view.phase is JobPhase.RESUMING or after.phase is not JobPhase.RESUMING:
         return
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.command, Resume) and not effect.command.over:
