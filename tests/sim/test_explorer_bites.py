@@ -11,7 +11,18 @@ import pytest
 
 from everstep.core import planner
 from everstep.core.effects import Action, Command, Release, Resume, Stop
-from everstep.core.events import Checkpoint, Committed, Ended, Event, JobPhase, NodeJoined, Position, Restarted, Stopped
+from everstep.core.events import (
+    Checkpoint,
+    Committed,
+    Ended,
+    Event,
+    JobPhase,
+    NodeJoined,
+    Position,
+    Restarted,
+    Stalled,
+    Stopped,
+)
 from everstep.core.machine import TABLE, Machine
 from everstep.core.membership import Membership
 from everstep.core.planner import Decision, decide
@@ -190,10 +201,12 @@ def test_the_barrier_returns_after_a_stop_was_answered() -> None:
 def test_the_barrier_returns_although_a_stop_is_pending() -> None:
     class Mutant(WorkerMachine):
         def move(self, move: Move) -> list[Out]:
+            stop = self.stop
             if move is Move.PASS:
-                self.out, self.phase = [], WorkerPhase.COMMITTED
-                return self.out
-            return super().move(move)
+                self.stop = self.generation
+            out = super().move(move)
+            self.stop = stop
+            return out
 
     assert_caught(two(Kind.CRASH, worker=Mutant), "nothing can happen any more, and the job is STOPPING")
 
@@ -236,6 +249,39 @@ def test_a_redo_keeps_the_old_step() -> None:
             self._park_settled()
 
     assert_caught(two(Kind.CRASH, worker=Mutant), "takes gradients into generation")
+
+
+def test_a_failed_step_spoils_the_one_that_is_done_again() -> None:
+    class Mutant(WorkerMachine):
+        def _park_settled(self) -> list[Out]:
+            tainted = self.tainted
+            out = super()._park_settled()
+            self.tainted = tainted
+            return out
+
+    assert_caught(two(Kind.CRASH, worker=Mutant), "nothing can happen any more, and the job is RESUMING")
+
+
+def test_a_second_stop_is_not_answered() -> None:
+    class Mutant(WorkerMachine):
+        def _on_stop(self, command: Stop) -> None:
+            if self.parked and self.stopping:
+                self.stop = command.generation
+            else:
+                super()._on_stop(command)
+
+    assert_caught(two(Kind.CRASH, failures=2, worker=Mutant), "nothing can happen any more, and the job is STOPPING")
+
+
+def test_a_broken_barrier_is_left_before_the_decision() -> None:
+    class Mutant(WorkerMachine):
+        def broken(self, evidence: str = "") -> list[Out]:
+            out = super().broken(evidence)
+            if self.phase is WorkerPhase.READY:
+                self.phase = WorkerPhase.BACKWARD
+            return out
+
+    assert_caught(two(Kind.BREAK, worker=Mutant), "although nothing is wrong with it")
 
 
 # ── the recovery ─────────────────────────────────────────────────────────────────────────────────────────
@@ -307,6 +353,34 @@ def test_only_a_failure_that_somebody_reports_is_seen() -> None:
     assert_caught(two(Kind.BREAK, machine=Mutant), "nothing can happen any more")
 
 
+def test_the_end_of_a_recovery_is_not_told() -> None:
+    class Mutant(WorkerMachine):
+        def _on_resume(self, command: Resume) -> None:
+            super()._on_resume(command)
+            self.fresh = command.generation == 1
+
+    assert_caught(two(Kind.CRASH, worker=Mutant), "nobody told that step 0 is committed")
+
+
+def test_a_step_is_run_that_a_survivor_has_left_the_loop_at() -> None:
+    class Mutant(Machine):
+        def _resume(self) -> None:
+            self.over = False
+            super()._resume()
+
+    assert_caught(two(Kind.CRASH, machine=Mutant), "left the loop")
+
+
+def test_a_recovery_begins_out_of_nothing(monkeypatch: Patch) -> None:
+    def mutant(self: Machine, event: Committed) -> None:
+        self._recover()
+
+    monkeypatch.setitem(
+        TABLE, (Committed, JobPhase.RESUMING), TABLE[Stalled, JobPhase.RESUMING]._replace(action=mutant)
+    )
+    assert_caught(two(Kind.CRASH, failures=0), "ends although nothing has failed")
+
+
 # ── the controller comes back ────────────────────────────────────────────────────────────────────────────
 
 
@@ -333,6 +407,17 @@ def test_exits_while_the_controller_was_away_are_not_looked_for() -> None:
             super()._fail([] if isinstance(self.recent[-1], NodeJoined) else workers, *args, **kwargs)
 
     assert_caught(two(Kind.CRASH, Kind.RESTART, failures=2, machine=Mutant), "nothing can happen any more")
+
+
+def test_who_left_the_loop_before_a_rollback_counts_after_it() -> None:
+    class Mutant(Machine):
+        def _recover(self) -> None:
+            ended = dict(self.ended)
+            super()._recover()
+            self.ended.update(ended)
+
+    scope = two(Kind.CRASH, mesh=Mesh(1, 2), checkpoint=True, machine=Mutant)
+    assert_caught(scope, "nothing can happen any more, and the job is ENDING")
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────

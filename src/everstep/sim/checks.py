@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from everstep.core.effects import Action, Effect, End, Kill, Restore, Resume, Send, Settle
-from everstep.core.events import Deadline, Event, Exited, FenceFailed, JobPhase, Stalled
+from everstep.core.events import Deadline, Ended, Event, Exited, FenceFailed, JobPhase, Stalled
 from everstep.errors import ModelViolation
-from everstep.sim.world import Link, Process, Seat
+from everstep.sim import quiet
+from everstep.sim.world import Kind, Link, Process, Seat
 from everstep.types import Rank, WorkerPhase
 
 if TYPE_CHECKING:
@@ -148,6 +149,28 @@ def decided(rules: Rules, edit: Edit, before: int, effects: tuple[Effect, ...]) 
     if view.phase is JobPhase.SETTLING and rules.cores.views[before].phase is JobPhase.STOPPING:
         zombies = [worker for worker in view.fencing if _state(rules, edit, worker).rank is not None]
         _require(not zombies, f"the job is decided before workers {zombies} are gone")
+
+
+def recovering(rules: Rules, edit: Edit, before: int) -> None:
+    """A recovery begins only after a failure."""
+    generation = rules.cores.views[before].generation
+    if rules.cores.views[edit.core].generation > generation:
+        calm = quiet.is_calm(rules, edit.before, rules.cores.views[edit.before.core])
+        _require(not calm, f"generation {generation} ends although nothing has failed")
+
+
+def resuming(rules: Rules, edit: Edit, before: int, event: Event, effects: tuple[Effect, ...]) -> None:
+    """Who has left the loop at T does not run step T, so nobody does. A commit of T is told before the end."""
+    view, after = rules.cores.views[before], rules.cores.views[edit.core]
+    if isinstance(event, Ended) and view.phase is JobPhase.RESUMING and event.generation == view.generation:
+        told = event.version == view.target or Kind.RESTART in rules.kinds  # which loses what was under way
+        _require(told, f"{event} comes, and nobody told that step {view.target} is committed")
+    if view.phase is JobPhase.RESUMING or after.phase is not JobPhase.RESUMING:
+        return
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.command, Resume) and not effect.command.over:
+            left = [worker for worker in effect.to if _state(rules, edit, worker).phase is WorkerPhase.ENDED]
+            _require(not left, f"all are told to run step {effect.command.target}, but workers {left} left the loop")
 
 
 def _reach(rules: Rules, edit: Edit, worker: int) -> int:

@@ -14,7 +14,7 @@ from everstep.core.effects import Effect
 from everstep.core.events import Event, JobPhase
 from everstep.core.machine import Machine
 from everstep.core.worker import Out, WorkerMachine
-from everstep.types import Coordinate, Generation, Rank, Step, WorkerId
+from everstep.types import Coordinate, Generation, Rank, Step, WorkerId, WorkerPhase
 
 
 class CoreView(NamedTuple):
@@ -102,9 +102,21 @@ class WorkerCores:
         self._number: dict[Hashable, int] = {}
         self.states: list[WorkerMachine] = []
         self._steps: dict[tuple[int, Hashable], tuple[int, tuple[Out, ...], Exception | None]] = {}
+        self._remains: dict[int, int] = {}
 
     def new(self, worker: WorkerId) -> int:
         return self._intern(self._machine(worker))
+
+    def remains(self, state: int) -> int:
+        """What the checks ask of a dead worker: its rank, and the version that it had reached or committed to reach."""
+        known = self._remains.get(state)
+        if known is not None:
+            return known
+        dead = self.states[state]
+        version = Step(dead.version + (dead.phase is WorkerPhase.COMMITTED))
+        phase = WorkerPhase.IDLE if dead.phase >= WorkerPhase.IDLE else WorkerPhase.HOLLOW
+        known = self._remains[state] = self._intern(self._machine(dead.worker, phase, version, rank=dead.rank))
+        return known
 
     def step(
         self, state: int, key: Hashable, call: Callable[[WorkerMachine], list[Out]]

@@ -57,9 +57,11 @@ class Explorer:
         self._max_states = max_states
         self._progress = progress
         self._number: dict[Packed, int] = {}
-        self._parent = array("q")
-        self._sources = array("q")
-        self._targets = array("q")
+        self._parent = array("I")
+        self._targets = array("I")
+        """Where each step leads, grouped by where it begins: worlds are expanded in the order of their numbers."""
+        self._first = array("Q")
+        """The place of the first step of each world in `_targets`."""
         self._depth = 0
         self._outcomes: Counter[str] = Counter()
 
@@ -75,7 +77,7 @@ class Explorer:
         rows = {(event.__name__, before.name, after.name) for event, before, after in self.rules.cores.rows}
         return Result(
             len(self._number),
-            len(self._sources),
+            len(self._targets),
             self._depth,
             len(self.rules.cores),
             round(time.perf_counter() - start, 1),
@@ -89,7 +91,7 @@ class Explorer:
 
     def _search(self) -> bool:
         frontier = [self.rules.pack(self.rules.first())]
-        self._add(frontier[0], -1)
+        self._add(frontier[0], 0)
         while frontier:
             following: list[Packed] = []
             for packed in frontier:
@@ -106,6 +108,7 @@ class Explorer:
     def _expand(self, packed: Packed, following: list[Packed]) -> None:
         """Take every step out of a world; append the new worlds."""
         number = self._number[packed]
+        self._first.append(len(self._targets))
         world = self.rules.unpack(packed)
         free = False
         for choice in self.rules.steps(world):
@@ -115,7 +118,6 @@ class Explorer:
             if target is None:
                 target = self._add(reached, number)
                 following.append(reached)
-            self._sources.append(number)
             self._targets.append(target)
         phase = self.rules.cores.views[world.core].phase
         if phase in OVER:
@@ -137,15 +139,11 @@ class Explorer:
 
     def _check_acyclic(self) -> None:
         """Take away, again and again, what nothing leads to. What is left lies on a cycle: a livelock."""
-        count = len(self._number)
-        incoming = array("i", bytes(4 * count))
-        first = array("q", bytes(8 * (count + 1)))
-        for source, target in zip(self._sources, self._targets, strict=True):
+        count, first = len(self._number), self._first
+        first.append(len(self._targets))
+        incoming = array("I", bytes(4 * count))
+        for target in self._targets:
             incoming[target] += 1
-            first[source + 1] += 1
-        for number in range(count):
-            first[number + 1] += first[number]
-        # Sources were expanded in the order of their numbers, so the edges are grouped by source already.
         loose, removed = [0], 0
         while loose:
             number = loose.pop()
@@ -163,7 +161,7 @@ class Explorer:
 
     def _found(self, number: int, message: str, last: Label | None = None) -> NoReturn:
         way = [number]
-        while self._parent[way[-1]] >= 0:
+        while way[-1]:
             way.append(self._parent[way[-1]])
         way.reverse()
         packed = list(self._number)

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from everstep.core.effects import (
@@ -42,11 +44,10 @@ from everstep.core.events import (
     Stopped,
     Verdict,
 )
-from everstep.core.machine import TABLE, Machine
 from everstep.core.worker import Do, Move, Out, WorkerMachine
 from everstep.errors import ModelViolation
-from everstep.sim import checks
-from everstep.sim.cores import Cores, CoreView, Names, WorkerCores
+from everstep.sim import checks, quiet
+from everstep.sim.cores import Cores, Names, WorkerCores
 from everstep.sim.world import STORED, Group, Kind, Link, Process, Saved, Scope, Seat, Task, World
 from everstep.types import Generation, NodeId, Rank, Step, WorkerId, WorkerPhase
 
@@ -56,7 +57,7 @@ BEFORE_LOADING = (JobPhase.STARTING, JobPhase.SETTLING, JobPhase.RESETTING)
 GRACED = (JobPhase.RUNNING, JobPhase.RESUMING, JobPhase.RESETTING, JobPhase.RESTORING)
 
 Label = tuple[Any, ...]
-Packed = tuple[int, ...]
+Packed = bytes
 
 
 class Choice(NamedTuple):
@@ -147,45 +148,29 @@ class Rules:
         view = self.cores.views[world.core]
         if view.phase in OVER:
             return
-        if self.scope.reduce and (quiet := self._quiet_step(world, view)) is not None:
-            yield quiet
+        if self.scope.reduce and (first := tuple(quiet.first_steps(self, world, view))):
+            yield from first
             return
         for worker, process in enumerate(world.processes):
             if process is None:
                 continue
             if process.alive:
-                yield from self._process_steps(world, worker, process)
+                yield from self.process_steps(world, worker, process)
             if process.up and world.links[process.node] in (Link.UP, Link.LOST):
-                yield Choice(("report", worker, process.up[0]), 0, self._report, (worker,))
+                yield self.report(worker, process)
         for notice in world.notices:
             yield Choice(("notice", notice), 0, self._notice, (notice,))
         for node, link in enumerate(world.links):
             if link is Link.AWAY:
                 yield Choice(("hello", node), 0, self._return, (node,))
-        yield from self._timers(world)
+        yield from self.timers(world)
         if world.budget:
             yield from self._failures(world)
 
-    def _quiet_step(self, world: World, view: CoreView) -> Choice | None:
-        """A step that commutes with every other one and that nobody can see: it is enough to take it first.
+    def report(self, worker: int, process: Process) -> Choice:
+        return Choice(("report", worker, process.up[0]), 0, self._report, (worker,))
 
-        These are the call of init(), before which no command comes, and the delivery of a report that means
-        nothing now and never will again.
-        """
-        for worker, process in enumerate(world.processes):
-            if process is None:
-                continue
-            if process.alive and self.workers.states[process.core].phase is SPAWNED:
-                return self._call(worker, "register", WorkerMachine.register)
-            if process.up and world.links[process.node] in (Link.UP, Link.LOST):
-                report = self.names.messages[process.up[0]]
-                row = TABLE.get((type(report), view.phase))
-                known = row is not None and row.action is Machine._again
-                if known or checks.is_old(view, report):
-                    return Choice(("report", worker, process.up[0]), 0, self._report, (worker,))
-        return None
-
-    def _process_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
+    def process_steps(self, world: World, worker: int, process: Process) -> Iterator[Choice]:
         if process.killing:
             yield Choice(("kill", worker), 0, self._die, (worker,))
         if world.links[process.node] is Link.LOST:
@@ -195,25 +180,25 @@ class Rules:
         state = self.workers.states[process.core]
         if not state.parked:
             if process.task is Task.NONE:
-                yield from self._main_steps(world, worker, process, state)
+                yield from self.main_steps(world, worker, process, state)
             else:
                 yield from self._task_steps(world, worker, process, state)
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────────────
 
-    def _main_steps(self, world: World, worker: int, process: Process, state: WorkerMachine) -> Iterator[Choice]:
+    def main_steps(self, world: World, worker: int, process: Process, state: WorkerMachine) -> Iterator[Choice]:
         phase = state.phase
         if phase is SPAWNED:
-            yield self._call(worker, "register", WorkerMachine.register)
+            yield self._call(worker, "register")
         elif phase is BUILDING:
-            yield self._call(worker, "protect", self._protect)
+            yield Choice(("protect", worker), 0, self._run, (worker, "protect", self._protect))
         elif phase is IDLE:
             last = state.over or state.version >= self.scope.steps
             yield self._move(worker, Move.LEAVE if last else Move.BEGIN)
         elif phase is FORWARD:
             yield self._move(worker, Move.BACKWARD)
             if state.must_park:
-                yield self._call(worker, "safe", WorkerMachine.safe_point)
+                yield self._call(worker, "safe_point")
         elif phase is BACKWARD and state.tainted:  # the user's code has swallowed the error and goes on
             yield self._move(worker, Move.READY)
         elif phase is BACKWARD:
@@ -227,8 +212,9 @@ class Rules:
         elif phase is ENDED:
             yield Choice(("exit", worker), 0, self._exit, (worker,))
 
-    def _call(self, worker: int, name: str, call: Callable[[WorkerMachine], list[Out]]) -> Choice:
-        return Choice((name, worker), 0, self._run, (worker, name, call))
+    def _call(self, worker: int, name: str) -> Choice:
+        """A method of the worker's machine, found by its name: a scope may have a machine of its own."""
+        return Choice((name, worker), 0, self._run, (worker, name, methodcaller(name)))
 
     def _move(self, worker: int, move: Move) -> Choice:
         return Choice(("move", worker, move), 0, self._moved, (worker, move))
@@ -240,12 +226,18 @@ class Rules:
     def _collective_steps(self, world: World, worker: int, state: WorkerMachine, move: Move) -> Iterator[Choice]:
         """The gradients' all-reduce before READY, the barrier before PASS."""
         seats = _seats(world, state.generation)
-        if all(seat is not None and _entered(seat, move) >= state.version for seat in seats):
+        if self.all_entered(world, state):
             yield self._move(worker, move)
         if self._is_cut(world, state.generation, seats):
-            yield self._call(worker, "broken", WorkerMachine.broken)
+            yield self._call(worker, "broken")
         elif world.budget and Kind.BREAK in self.kinds:
-            yield self._call(worker, "broken", WorkerMachine.broken)._replace(costs=1)
+            yield self._call(worker, "broken")._replace(costs=1)
+
+    def all_entered(self, world: World, state: WorkerMachine) -> bool:
+        """The collective in which this worker waits can succeed."""
+        move = Move.PASS if state.phase is READY else Move.READY
+        seats = _seats(world, state.generation)
+        return all(seat is not None and _entered(seat, move) >= state.version for seat in seats)
 
     def _is_cut(self, world: World, generation: int, seats: tuple[Seat | None, ...]) -> bool:
         """A member is dead, or has heard a Stop, or is in another generation: its sockets are closed."""
@@ -270,7 +262,7 @@ class Rules:
         if process.task is Task.CONNECT:
             seats = _seats(world, state.generation)
             if all(seat is not None for seat in seats):
-                yield self._call(worker, "connected", WorkerMachine.connected)
+                yield self._call(worker, "connected")
             hopeless = self._is_cut(world, state.generation, seats)
         else:
             order: Restore = self.names.messages[process.filling]
@@ -286,7 +278,7 @@ class Rules:
                     yield Choice(("filled", worker), 0, self._filled, (worker, order))
                 hopeless = donor is None or not donor.alive
         if state.stopping or hopeless:
-            yield self._call(worker, "broken", WorkerMachine.broken)
+            yield self._call(worker, "broken")
 
     def _moved(self, edit: Edit, worker: int, move: Move) -> None:
         before = self.workers.states[edit.get(worker).core]
@@ -356,7 +348,7 @@ class Rules:
 
     def _dropped(self, edit: Edit, worker: int) -> None:
         edit.put(worker, gradients=-1, task=Task.NONE)
-        self._run(edit, worker, "dropped", WorkerMachine.dropped)
+        self._run(edit, worker, "dropped", methodcaller("dropped"))
 
     def _filled(self, edit: Edit, worker: int, order: Restore) -> None:
         if order.donor is None:
@@ -381,7 +373,7 @@ class Rules:
         core, out, error = self.workers.step(process.core, key, call)
         if error is not None:
             raise ModelViolation(f"worker {worker}: {error!r}") from error
-        task = process.task if key == "safe" else Task.NONE
+        task = process.task if key == "safe_point" else Task.NONE
         process = edit.put(worker, core=core, task=task)
         for item in out:
             self._out(edit, worker, item)
@@ -487,6 +479,8 @@ class Rules:
         self._carry_out(edit, effects)
         checks.decided(self, edit, before, effects)
         checks.ended(self, edit, before, event, effects)
+        checks.recovering(self, edit, before)
+        checks.resuming(self, edit, before, event, effects)
 
     def _carry_out(self, edit: Edit, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -519,7 +513,7 @@ class Rules:
 
     # ── timers and failures ──────────────────────────────────────────────────────────────────────────────
 
-    def _timers(self, world: World) -> Iterator[Choice]:
+    def timers(self, world: World) -> Iterator[Choice]:
         """A timer comes when it has a reason; without one that is a failure of its own."""
         view = self.cores.views[world.core]
         if world.timer is not None:
@@ -642,7 +636,9 @@ class Rules:
             elif not process.up and worker not in view.workers:
                 edit.processes[worker] = None
             else:
-                edit.put(worker, content=0, gradients=-1, task=Task.NONE, serving=0, promised=False, echo=-1)
+                core = self.workers.remains(process.core)
+                dead = Process(process.node, core, alive=False, up=process.up)
+                edit.processes[worker] = dead
         return World(
             edit.core,
             edit.timer,
@@ -655,12 +651,12 @@ class Rules:
             edit.stored,
         )
 
-    # ── worlds as small tuples of numbers, and steps as text ─────────────────────────────────────────────
+    # ── worlds as a few bytes, and steps as text ─────────────────────────────────────────────────────────
 
     def pack(self, world: World) -> Packed:
         timers, links, notices, groups, saved = self._parts
         number = self._processes.number
-        return (
+        numbers = (
             world.core,
             world.budget,
             timers.number(world.timer),
@@ -670,9 +666,10 @@ class Rules:
             saved.number((world.saved, world.stored)),
             *[number(process) for process in world.processes],
         )
+        return array("I", numbers).tobytes()
 
     def unpack(self, packed: Packed) -> World:
-        core, budget, timer, link, notice, group, save, *rest = packed
+        core, budget, timer, link, notice, group, save, *rest = array("I", packed)
         timers, links, notices, groups, saved = self._parts
         messages = self._processes.messages
         return World(
