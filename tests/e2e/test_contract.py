@@ -86,6 +86,7 @@ def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callab
     [
         ("gradients carried", "gradients were carried from one step into the next"),
         ("closure twice", "Twice evaluates its closure twice in one step"),
+        ("optimizer forgotten", "Adam.step() changes protected parameters, and protect() was not given that optimizer"),
         ("late group", "was made after protect(): a replacement would not have it"),
     ],
 )
@@ -103,6 +104,7 @@ def test_what_a_replacement_could_not_have_is_refused_at_protect(start: Start) -
         (
             "model: the communication hook 'powerSGD_hook' is not supported",
             "model: an optimizer inside Backward updates before the barrier",
+            "model: DistributedDataParallel with parameters frozen or unfrozen between its making and protect()",
             "optimizer is a LBFGS: it communicates or computes again inside step()",
             "protect(rng='never'): it is \"step\"",
             "protect(extra=int): give a dict",

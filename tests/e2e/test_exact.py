@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.e2e.conftest import SCRIPTS, Run
 
 from everstep.chaos.exact.recipe import Recipe
 from everstep.chaos.exact.record import differences
@@ -186,3 +187,20 @@ def test_with_carried_streams_a_run_is_that_of_plain_torch(variant: str, tmp_pat
     ours = clean(Trial(VARIANTS[variant]), cleans)
     theirs = plain(VARIANTS[variant], 2, tmp_path / "plain")
     assert not differences(theirs, ours)
+
+
+# ── what scripts do besides ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_script_changes_before_its_update_is_put_back(start: Callable[..., Run], tmp_path: Path) -> None:
+    """Each rank survives once and is replaced once."""
+
+    def ends(name: str, *faults: str) -> list[str]:
+        options = (word for fault in faults for word in ("--chaos", fault))
+        job = start("--nproc", "2", "--run-dir", str(tmp_path / name), *options, str(SCRIPTS / "habits.py"))
+        assert job.wait() == 0, job.text()
+        assert job.text().count("recovered in") == len(faults)
+        return sorted(line for line in job.text().splitlines() if "ends on" in line)
+
+    places = (f"kill rank={rank} step={step} phase=backward when=after" for rank, step in ((1, 3), (0, 5)))
+    assert ends("killed", *places) == ends("clean")

@@ -8,7 +8,8 @@ now. That gives the layout exactly, without data, whatever the order in which gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from everstep.errors import ConfigError
 from everstep.worker.groups.world import World
+from everstep.worker.state.flags import Flags
 
 _STATELESS_HOOKS = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "noop_hook")
 
@@ -47,6 +49,8 @@ class Buckets:
         self._at_start = self.layout, self.syncs_next
         self._world = world
         self._counting: list[Any] = []
+        self._trained = {id(parameter) for parameter in ddp.parameters() if parameter.requires_grad}
+        """What DDP was built for; the script may freeze some of it later, for a while or for good."""
         ddp.register_forward_pre_hook(self._before_forward)
 
     @property
@@ -137,7 +141,7 @@ class Buckets:
     def renew(self) -> None:
         """A reducer that knows nothing of what was cut off, in this layout."""
         ddp = self.ddp
-        with self._world.alone():
+        with self._world.alone(), self._as_built():
             ddp.reducer._remove_autograd_hooks()
             parameters, sparse = ddp._build_params_for_reducer()
             names = ddp._build_debug_param_to_name_mapping(parameters)
@@ -151,6 +155,17 @@ class Buckets:
                 ddp._static_graph_delay_allreduce_enqueued = bool(self.layout.visits)
                 self._pretend_first_step()
             self._rebuild()
+
+    @contextmanager
+    def _as_built(self) -> Iterator[None]:
+        """What is frozen now, and is left out of a reducer, would never be reduced again."""
+        flags = Flags((), self.ddp.parameters())
+        before = flags.read()
+        flags.put([[], [id(parameter) in self._trained for parameter in self.ddp.parameters()]])
+        try:
+            yield
+        finally:
+            flags.put(before)
 
     def _rebuild(self) -> None:
         if self.layout.broadcasts:
@@ -185,7 +200,7 @@ class Buckets:
         return {f"buffer {self.name}.{name}": buffer for name, buffer in self.ddp.named_buffers()}
 
     def _parameters(self) -> list[torch.nn.Parameter]:
-        return [parameter for parameter in self.ddp._module_parameters if parameter.requires_grad]
+        return [parameter for parameter in self.ddp._module_parameters if id(parameter) in self._trained]
 
 
 class _Touch(torch.autograd.Function):
@@ -215,6 +230,7 @@ def _check(ddp: DistributedDataParallel, name: str) -> None:
         "delay_all_reduce_named_params": bool(ddp._delay_all_reduce_params),
         "the Python reducer": bool(ddp._use_python_reducer),
         "a device_mesh inside a larger one (use replicate() there)": _has_lost_its_parameters(ddp),
+        "parameters frozen or unfrozen between its making and protect()": _has_been_frozen(ddp),
         "a built-in communication hook": not ddp._comm_hooks and bool(_logged(ddp, "comm_hook")),
     }
     for option, used in unsupported.items():
@@ -230,6 +246,13 @@ def _has_lost_its_parameters(ddp: DistributedDataParallel) -> bool:
     """Between two Forwards DDP takes tensor-parallel parameters out of their modules, so nobody can protect them."""
     mesh = getattr(ddp, "device_mesh", None)
     return mesh is not None and mesh._get_root_mesh() != mesh
+
+
+def _has_been_frozen(ddp: DistributedDataParallel) -> bool:
+    """Its reducer has other parameters than one that is made anew would have."""
+    return len({id(each) for each in ddp._module_parameters if each.requires_grad}) != int(
+        _logged(ddp, "num_parameter_tensors")
+    )
 
 
 def _logged(ddp: DistributedDataParallel, key: str) -> Any:

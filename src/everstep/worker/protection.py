@@ -95,9 +95,10 @@ class Protection:
         self.sharded = ShardedModules(part.module for part in self.state.modules)
         self.layout = self.state.layout()
         self.coordinates = [Coordinate(rank, 0) for rank in range(world_size)]
-        self._parameters = [parameter for parameter in self.state.parameters() if parameter.requires_grad]
+        self._parameters = self.state.parameters()
         self._steps = 0
-        self._kept_gradients = False
+        self._had_gradients = [False] * len(self._parameters)
+        """Each parameter, when the step began."""
 
     # ── at the first start ───────────────────────────────────────────────────────────────────────────────
 
@@ -210,10 +211,8 @@ class Protection:
 
     def _look_at_gradients(self) -> None:
         """They have to be dropped or zero: a redo begins without those of the step before."""
-        if not self._parameters:
-            return
-        self._kept_gradients = self._parameters[0].grad is not None
-        if self._steps and self._steps <= CHECKED_STEPS:
+        before, self._had_gradients = self._had_gradients, [each.grad is not None for each in self._parameters]
+        if self._steps and (self._steps <= CHECKED_STEPS or self._had_gradients != before):
             for parameter in self._parameters:
                 if parameter.grad is not None and bool(torch.count_nonzero(local(parameter.grad))):
                     raise RuleError(
@@ -244,11 +243,13 @@ class Protection:
         """Be as at the start of the step. Nothing in flight writes into what is used again."""
         self.world.settle()
         self.world.seam.drain()
-        for parameter in self._parameters:
-            if not self._kept_gradients:
+        for parameter, had_one in zip(self._parameters, self._had_gradients, strict=True):
+            if not had_one:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.zero_()
+            else:
+                parameter.grad = torch.zeros_like(parameter)
         self.sharded.drop()
         for bucket in self.buckets:
             bucket.drop()
@@ -273,12 +274,15 @@ class Protection:
     def tidy(self) -> None:
         """Between two steps: be what can be read, with all that belongs to it."""
         gradients = [parameter.grad is not None for parameter in self._parameters]
-        self._facts.update(gradients=gradients, layouts=layouts(self.buckets))
+        self._facts.update(has_gradient=gradients, layouts=layouts(self.buckets))
+        self._facts.update(early=self.shadow.early, flags=self.shadow.flags.read())
         self.sharded.reshard()
 
     def take_facts(self) -> None:
         """The state was put in place, and the facts with it: follow from them."""
-        self.shadow.forget()
+        self.shadow.forget(self._facts.get("early"))
+        if "flags" in self._facts:  # else the checkpoint is of an older version
+            self.shadow.flags.put(self._facts["flags"])
         take_layouts(self.buckets, self._facts["layouts"])
         self._make_gradients()
         if not isinstance(self.streams, CarriedStreams):
@@ -290,14 +294,14 @@ class Protection:
         before = dict(self._facts)
         yield
         self.shadow.forget()
-        gradients = self._facts.get("gradients", [])
+        gradients = self._facts.get("has_gradient", [])
         self._facts.clear()
-        self._facts.update(before, gradients=gradients)
+        self._facts.update(before, has_gradient=gradients)
         self._make_gradients()
 
     def _make_gradients(self) -> None:
         """An optimizer passes over a parameter that has none, and not over one whose gradient is zero."""
-        for parameter, has_one in zip(self._parameters, self._facts.get("gradients", []), strict=False):
+        for parameter, has_one in zip(self._parameters, self._facts.get("has_gradient", []), strict=False):
             parameter.grad = torch.zeros_like(parameter) if has_one else None
 
     # ── the first words ──────────────────────────────────────────────────────────────────────────────────

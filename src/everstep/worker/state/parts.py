@@ -53,6 +53,11 @@ class ModulePart:
         found = ((name, owner.get(key)) for name, owner, key in self._buffers)
         return {name: buffer for name, buffer in found if buffer is not None}
 
+    def put_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """These themselves, which `buffers` has given before."""
+        for name, owner, key in self._buffers:
+            owner[key] = buffers.get(name)
+
     def places(self) -> dict[str, torch.Tensor]:
         return {**self.parameters(), **self.buffers()}
 

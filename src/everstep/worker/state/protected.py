@@ -39,12 +39,15 @@ class Protected:
         flat = Flat(self.meshes)
         return encode([part.pack(flat) for part in self.parts]), flat
 
-    def parameters(self) -> list[torch.nn.Parameter]:
+    def parameters(self) -> list[torch.Tensor]:
         """Each once, in order."""
-        found = itertools.chain(
-            *(module.module.parameters() for module in self.modules), *(part.parameters() for part in self.optimizers)
-        )
-        return list({id(parameter): parameter for parameter in found}.values())
+        return list(self.named_parameters().values())
+
+    def named_parameters(self) -> dict[str, torch.Tensor]:
+        owned: list[Mapping[str, torch.Tensor]] = [module.parameters() for module in self.modules]
+        found = itertools.chain(*(some.items() for some in (*owned, *(part.strays for part in self.optimizers))))
+        once = {id(parameter): (name, parameter) for name, parameter in found}
+        return dict(once.values())
 
     def pieces(self) -> list[str]:
         """Which pieces of sharded tensors this rank has: equal on the ranks that are replicas of each other."""
