@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from everstep.core.worker import Do, Move
 from everstep.errors import EverstepError, Interruption, RuleError
@@ -100,7 +101,7 @@ class ProtectedLoop:
         """A Stop may come first: then this waits for the recovery."""
         control = self._control
         if self._stage is Stage.OVER:
-            raise RuleError(f"{step} cannot be begun: the job's one loop over job.steps() has ended on all ranks")
+            raise RuleError(f"step {step} cannot be begun: the job's one loop over job.steps() has ended on all ranks")
         while control.version == step and not control.move(Move.BEGIN):
             control.follow()
         self._stage = Stage.WORKING
@@ -285,6 +286,7 @@ class ProtectedLoop:
     def attach(self) -> None:
         """Hear from the script's objects where the step is."""
         self._undo_guard = guard_plain_loaders(lambda: self._stage in (Stage.WORKING, Stage.UPDATING))
+        self._hooks.append(register_optimizer_step_pre_hook(self._before_any_update))
         for part in self._protection.state.optimizers:
             self._hooks.append(part.optimizer.register_step_pre_hook(self._before_update))
         for root in self._protection.state.modules:
@@ -294,6 +296,14 @@ class ProtectedLoop:
             self._hooks.append(root.module.register_forward_hook(own(self._after_forward)))
             for inner in _boundaries(root.module):
                 self._hooks.append(inner.register_forward_pre_hook(lambda *_: self.safe_point()))
+
+    def _before_any_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """One that nobody protects would update without a barrier, and its state would be lost."""
+        if self._stage in (Stage.WORKING, Stage.UPDATING) and self._protection.forgot(optimizer):
+            raise RuleError(
+                f"{type(optimizer).__name__}.step() changes protected parameters, and protect() was not given that "
+                "optimizer: a replacement would not have its state; give it all of them, as optimizer=[…]"
+            )
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, options: Any) -> Any:
         """Every update of a step comes behind its barrier. With a closure the barrier follows Forward and Backward."""

@@ -200,6 +200,13 @@ class Protection:
 
     # ── in a step ────────────────────────────────────────────────────────────────────────────────────────
 
+    def forgot(self, optimizer: torch.optim.Optimizer) -> bool:
+        """It has parameters of the protected state, and is not a part of that itself."""
+        if any(part.optimizer is optimizer for part in self.state.optimizers):
+            return False
+        own = {id(parameter) for parameter in self.state.parameters()}
+        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
     def begin(self, step: Step) -> None:
         """A step begins, for the first time or again."""
         self._look_at_gradients()

@@ -44,6 +44,7 @@ if case == "extra of one rank":
     extra = {"seen": torch.zeros(1)}
 private = {"late": torch.zeros(1)} if case == "late private state" else {}
 job.protect(model=model, optimizer=optimizer, extra=extra, private=private)
+forgotten = torch.optim.Adam(net.last.parameters()) if case == "optimizer forgotten" else None
 for step in job.steps(100 if case == "both receive" else 6):
     if case == "collective between steps" and step.index == 1:
         dist.all_reduce(torch.ones(1))
@@ -58,6 +59,8 @@ for step in job.steps(100 if case == "both receive" else 6):
         if case == "exception" and job.rank == 1 and step.index == 3:  # all are in this step: it is the one to redo
             raise ValueError("the data is wrong")
         optimizer.step()
+        if forgotten is not None:
+            forgotten.step()
         if case != "gradients carried":
             optimizer.zero_grad()
         for tensor in private.values():
