@@ -26,6 +26,8 @@ class Flags:
     def put(self, flags: list[list[bool]]) -> None:
         """Those that `read` gave, here or on a replica."""
         modes, wants = flags
+        if len(modes) != len(self._modules):  # a checkpoint of a script that has been changed since
+            return
         for module, training in zip(self._modules, modes, strict=True):
             if module.training != training:
                 module.training = training
