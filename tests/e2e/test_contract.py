@@ -127,6 +127,12 @@ def test_a_break_ends_the_loop_on_all_ranks_also_in_a_recovery(start: Start) -> 
     ]
 
 
+def test_a_loop_that_was_left_and_is_held_ends_with_its_script(start: Start) -> None:
+    job = start("--nproc", "2", "--standby", "0", str(SCRIPTS / "leaves.py"), "holds it")
+    assert job.wait() == 0, job.text()
+    job.leaves_nothing()
+
+
 def test_private_state_that_is_lost_with_its_copy_ends_the_job(tmp_path: Path) -> None:
     """Rank 0 keeps the copy of rank 2's. The job could go on without it, on other bits.
 

@@ -82,6 +82,8 @@ class Control:
         self._machine = WorkerMachine(seat.worker)
         self._changed = threading.Condition()
         self._leaving = False
+        self.failed = False
+        """The script has raised an exception and ends with it."""
         self._todo: deque[tuple[Do, Command | None]] = deque()
         """What the control thread has for the main thread."""
         self.world: World | None = None
@@ -230,6 +232,7 @@ class Control:
 
     def raised(self, text: str, place: str, cause: Cause) -> None:
         """The script has failed with this traceback; the process is about to exit."""
+        self.failed = True
         self._channel.send(Raised(self._seat.worker, text, place, cause))
 
     def leave(self) -> None:

@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,10 @@ class Job:
         """The steps up to ``count``, from where the job is. Each is run inside ``with step:``."""
         if not hasattr(count, "__index__") or count < 0:
             raise ConfigError(f"job.steps({count!r}): it must be a whole number, at least 0")
-        return steps(self._loop or PlainLoop(self._track), self._track, count)
+        turns = steps(self._loop or PlainLoop(self._track), self._track, count)
+        if self._control is not None:
+            atexit.register(_end_of_loop, weakref.ref(turns), self._control)
+        return turns
 
     def loader(self, source: Any, **options: Unpack[LoaderOptions]) -> Loader:
         """Data as a function of the step: ``loader.batch(step)`` is the same after a redo and on a replacement.
@@ -130,6 +134,14 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<rank {self.rank} of {self.world_size} on {self.device}>"
+
+
+def _end_of_loop(held: weakref.ref[Generator[Step, None, None]], control: Control) -> None:
+    """At the end of a script that holds a loop which it has left by `break`, in a progress bar for example. To leave it
+    later, when the interpreter ends, would be to wait for threads that are gone."""
+    turns = held()
+    if turns is not None and _pid and not control.failed:
+        turns.close()
 
 
 _job: Job | None = None

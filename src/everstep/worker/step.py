@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self
@@ -147,7 +147,7 @@ class Step:
         return f"<step {self.index}{', done' if self.done else ''}>"
 
 
-def steps(loop: Loop, track: Track, count: int) -> Iterator[Step]:
+def steps(loop: Loop, track: Track, count: int) -> Generator[Step, None, None]:
     """From where the job is up to ``count``, each until it is done. `break` leaves the loop here for all ranks."""
     step = None
     try:
