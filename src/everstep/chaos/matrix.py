@@ -96,7 +96,8 @@ class Matrix:
         wanted = clean(planned.trial, self.folder / "clean")
         begin = time.monotonic()
         ended = run(planned.trial, folder)
-        wrong = ended.against(wanted) if planned.survives else ended.without_replica()
+        # Without a replica it ends and says so, or goes back to a checkpoint if one was taken in time.
+        wrong = ended.against(wanted) if planned.survives or not ended.code else ended.without_replica()
         self.coverage.add(planned, ended, wrong)
         struck = f"{len(ended.struck)} of {len(planned.trial.faults)} faults"
         who = f"{planned.variant} on {planned.trial.ranks}"

@@ -44,7 +44,7 @@ if case == "extra of one rank":
     extra = {"seen": torch.zeros(1)}
 private = {"late": torch.zeros(1)} if case == "late private state" else {}
 job.protect(model=model, optimizer=optimizer, extra=extra, private=private)
-forgotten = torch.optim.Adam(net.last.parameters()) if case == "optimizer forgotten" else None
+forgotten = torch.optim.Adam(net.parameters()) if case == "optimizer forgotten" else None
 for step in job.steps(100 if case == "both receive" else 6):
     if case == "collective between steps" and step.index == 1:
         dist.all_reduce(torch.ones(1))
