@@ -27,11 +27,12 @@ from everstep.controller.journal import Journal
 from everstep.controller.meetings import Meetings
 from everstep.controller.outlook import Outlook
 from everstep.controller.replay import handle, walk
+from everstep.controller.standstill import Standstill
 from everstep.controller.status import progress, status
 from everstep.controller.web.live import LivePage
 from everstep.core.config import JobConfig
 from everstep.core.detector import Detector
-from everstep.core.effects import Arm, ArmReturn, Assign, DumpStacks, Effect, End, Kill, Note, Resume, Role, Send, Spawn
+from everstep.core.effects import Arm, ArmReturn, Assign, Effect, End, Kill, Note, Resume, Role, Send, Spawn
 from everstep.core.events import (
     Absent,
     Broken,
@@ -43,6 +44,7 @@ from everstep.core.events import (
     NodeJoined,
     NodeLost,
     Restarted,
+    Stalled,
     Verdict,
 )
 from everstep.core.machine import ANSWERING, EXIT_FAILED, TRAINING, Machine
@@ -130,6 +132,7 @@ class Host:
         self._checkpoints = Checkpointer(
             job.checkpoints, job.config.ranks, run.checkpoints, lambda: self._machine, self._to, self.take
         )
+        self._standstill = Standstill(run.path, self._ask_stacks, self.take)
         self._ending = Ending(self._checkpoints, job.checkpoints.grace_s, lambda: self._machine, self._to, self.take)
         self._progress = Progress(time.time())
         self._machine, self._journal, self._effects = self._open_journal()
@@ -278,9 +281,6 @@ class Host:
                 self._arm(effect.delay_s, Deadline(effect.generation, effect.phase))
             elif isinstance(effect, ArmReturn):
                 self._loop.call_later(effect.delay_s, self.take, Absent())
-            elif isinstance(effect, DumpStacks):
-                for node, workers in self._by_node(effect.workers).items():
-                    self._to(node, AskStacks(tuple(workers)))
             elif isinstance(effect, Note):
                 log.info("%s", effect.text)
             else:
@@ -402,7 +402,7 @@ class Host:
         elif isinstance(message, Sick):
             self.take(DeviceSick(node, message.device, message.evidence))
         elif isinstance(message, Stack):
-            self._keep_stack(message)
+            self._standstill.on_stack(message)
         elif isinstance(message, StateDigest):
             self._record_digest(message)
         elif isinstance(message, Receipt):
@@ -433,7 +433,10 @@ class Host:
                 self._judge(event)
             elif isinstance(event, NodeLost):
                 self._hang_up(event)
-            self.take(event)
+            if isinstance(event, Stalled):
+                self._standstill.look_into(event, self._machine.members.seated())
+            else:
+                self.take(event)
 
     def _hang_up(self, lost: NodeLost) -> None:
         """If its agent lives it connects anew, and hears there who of its workers is not wanted any more."""
@@ -451,10 +454,9 @@ class Host:
         facts = (said.moment, said.generation, said.version, said.rank, said.worker, said.shard, said.digest)
         append_line(self._run.digests, encode(DigestRecord(time.time(), *facts)))
 
-    def _keep_stack(self, stack: Stack) -> None:
-        path = self._run.path / f"stacks-g{self._machine.generation}-w{stack.worker}.txt"
-        path.write_text(stack.text)
-        log.warning("stacks of worker %s are in %s", stack.worker, path)
+    def _ask_stacks(self, workers: tuple[WorkerId, ...]) -> None:
+        for node, here in self._by_node(workers).items():
+            self._to(node, AskStacks(tuple(here)))
 
     async def _tick(self) -> None:
         while True:

@@ -138,13 +138,6 @@ class ArmReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpStacks:
-    """Ask these workers for their stacks; they help to understand a stall."""
-
-    workers: tuple[WorkerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """A sentence for the log, for people."""
 
@@ -159,4 +152,4 @@ class End:
     reason: str
 
 
-Effect = Send | Spawn | Kill | Arm | ArmReturn | DumpStacks | Note | End
+Effect = Send | Spawn | Kill | Arm | ArmReturn | Note | End

@@ -260,7 +260,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Everybody waits and nobody moves: mismatched collectives. ``evidence`` has the stacks."""
+    """Everybody waits and nobody moves: mismatched collectives. All have told their stacks by now, if they could."""
 
     generation: Generation
     evidence: str = ""

@@ -31,7 +31,6 @@ from everstep.core.effects import (
     Assign,
     Command,
     Donate,
-    DumpStacks,
     Effect,
     End,
     Kill,
@@ -309,7 +308,6 @@ class Machine(JobState):
             self._end(EXIT_FAILED, f"stalled again after a redo; {self.last_failure}")
             return
         self.stalled = True
-        self.out.append(DumpStacks(tuple(self.members.seated())))
         self._recover()
 
     def _on_grace_over(self, event: Deadline) -> None:
