@@ -62,10 +62,10 @@ class Mark(enum.IntEnum):
 
 
 class Moment(enum.Enum):
-    """When a digest of the protected state is taken. Never in a step but the second one."""
+    """When a digest of the protected state is taken. Never in a step but the second one of a generation."""
 
     PROTECT = "protect"  # at protect(), when a job begins
-    FIRST_STEP = "first step"  # behind the first one: the first update may tell replicas apart
+    FIRST_STEP = "first step"  # of a generation, behind it: its update may tell replicas apart
     RESTORATION = "restoration"  # by the donor of what it has sent, by the newcomer of its live objects
     LOAD = "load"  # of the live objects, when a checkpoint was loaded
     END = "end"  # when the rank leaves the loop

@@ -77,6 +77,11 @@ def test_state_that_comes_to_differ_is_named_after_the_first_step(broken: Callab
     assert "extra.seen differ between the ranks after the first step" in last_line(broken("extra of one rank"))
 
 
+def test_state_that_comes_to_differ_on_a_replacement_is_named(broken: Callable[..., str]) -> None:
+    text = broken("scheduler forgotten", "--chaos", "kill rank=1 step=3 phase=backward")
+    assert "optimizer (its values) differ between the ranks after the first step behind a recovery" in last_line(text)
+
+
 def test_private_state_that_changes_behind_the_barrier_is_refused(broken: Callable[..., str]) -> None:
     assert "private state (late) was changed behind the barrier" in last_line(broken("late private state"))
 

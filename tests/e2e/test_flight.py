@@ -71,6 +71,7 @@ def test_a_recovery_over_two_nodes_is_recorded_from_both_sides(start: Start, tmp
         (Moment.PROTECT, 0, "equal"),
         (Moment.FIRST_STEP, 1, "equal"),
         (Moment.RESTORATION, 3, "equal"),
+        (Moment.FIRST_STEP, 4, "equal"),
         (Moment.END, 6, "equal"),
     ]
     phs = [event["ph"] for event in check(trace(run))]

@@ -38,9 +38,6 @@ _REFUSED = ("ZeroRedundancyOptimizer", "PostLocalSGDOptimizer", "DistributedOpti
 _REFUSED_ON_SHARDS = ("Muon",)
 """Optimizers that communicate in step() if their parameters are sharded."""
 
-COMPARED_STEP = 1
-"""In this step of the job it is looked whether the one before has left all replicas equal."""
-
 CHECKED_STEPS = 3
 """In the first steps it is looked for rules that are broken at some cost; later they are taken as kept."""
 
@@ -97,6 +94,8 @@ class Protection:
         self.coordinates = [Coordinate(rank, 0) for rank in range(world_size)]
         self._parameters = self.state.parameters()
         self._steps = 0
+        self._compared_step = 1
+        """In this step it is looked whether the one before, the first of a generation, has left all replicas equal."""
         self._had_gradients = [False] * len(self._parameters)
         """Each parameter, when the step began."""
 
@@ -235,8 +234,8 @@ class Protection:
             self.private.exchange(self.world.default, Step(version + 1))
         self.world.settle()
         self.world.seam.drain()
-        if version == COMPARED_STEP:
-            self._compare(Moment.FIRST_STEP, version, "after the first step")
+        if version == self._compared_step:
+            self._compare(Moment.FIRST_STEP, version, "after the first step" if version == 1 else _AFTER_RECOVERY)
         self.shadow.at_barrier()
 
     def end(self) -> None:
@@ -318,6 +317,7 @@ class Protection:
 
         RuntimeError if one more failure comes meanwhile.
         """
+        self._compared_step = version + 1
         group = self.world.default
         mine = msgspec.msgpack.encode(layouts(self.buckets))
         greeting = _Greeting(version, digest([mine.hex()]).encode(), self.private.missing)
@@ -369,6 +369,7 @@ def _coordinates(pieces: list[bytes]) -> list[Coordinate]:
     return found
 
 
+_AFTER_RECOVERY = "after the first step behind a recovery, so something that a step depends on was not protected"
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1))
 _GREETING_BYTES = 64
 

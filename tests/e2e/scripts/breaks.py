@@ -43,6 +43,7 @@ extra: dict[str, Any] = {"gadget": {"handle": mark.open()}} if case == "no bytes
 if case == "extra of one rank":
     extra = {"seen": torch.zeros(1)}
 private = {"late": torch.zeros(1)} if case == "late private state" else {}
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2) if case == "scheduler forgotten" else None
 job.protect(model=model, optimizer=optimizer, extra=extra, private=private)
 forgotten = torch.optim.Adam(net.parameters()) if case == "optimizer forgotten" else None
 for step in job.steps(100 if case == "both receive" else 6):
@@ -59,6 +60,8 @@ for step in job.steps(100 if case == "both receive" else 6):
         if case == "exception" and job.rank == 1 and step.index == 3:  # all are in this step: it is the one to redo
             raise ValueError("the data is wrong")
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
         if forgotten is not None:
             forgotten.step()
         if case != "gradients carried":

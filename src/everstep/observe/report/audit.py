@@ -17,7 +17,7 @@ SHOWN = 16
 
 _NAMES = {
     Moment.PROTECT: "at protect()",
-    Moment.FIRST_STEP: "after the first step",
+    Moment.FIRST_STEP: "after the first step, also of a recovery",
     Moment.RESTORATION: "Restoration: donors and newcomers",
     Moment.LOAD: "after a checkpoint was loaded",
     Moment.END: "at the end of the loop",
