@@ -122,6 +122,12 @@ def test_a_step_time_is_not_taken_over_a_recovery() -> None:
     assert seen([], records, None, None)["step_s"].value == 0.5
 
 
+def test_a_step_time_is_that_between_copies_in_whatever_order_they_came_to_storage() -> None:
+    left_out = checkpoint(300, 150.4, fate=Fate.SKIPPED, k0_s=0.0, sealed_s=None, k1_s=None, committed_s=None)
+    records = [checkpoint(200, 51.0), left_out, checkpoint(100, 0.0), checkpoint(400, 152.0)]
+    assert seen([], records, None, None)["step_s"].value == 0.5
+
+
 def test_a_skipped_checkpoint_says_nothing_about_the_cost() -> None:
     assert not seen([], [checkpoint(100, 0.0, fate=Fate.SKIPPED, k0_s=0.0, k1_s=None)], None, None)
 

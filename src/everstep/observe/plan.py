@@ -14,7 +14,7 @@ from statistics import fmean, median
 from everstep.core import interval
 from everstep.core.interval import PRIOR_SITE_MTBF_S, Estimate, Measured, prior_mtbf_s
 from everstep.errors import ConfigError
-from everstep.observe.checkpoints import CheckpointRecord
+from everstep.observe.checkpoints import CheckpointRecord, Fate
 from everstep.observe.records import Decision, Outcome, Recovery
 
 MANY = 3
@@ -184,8 +184,9 @@ def _rates(recoveries: Sequence[Recovery], run_s: float, ranks: int | None) -> d
 
 
 def _step_times(checkpoints: Sequence[CheckpointRecord]) -> Iterable[float]:
-    """Between two neighbours that no recovery lies between."""
-    for before, after in pairwise(checkpoints):
+    """Between two copies that no recovery lies between. Records come in the order in which fates were known."""
+    copies = [each for each in checkpoints if each.fate is not Fate.SKIPPED]
+    for before, after in pairwise(sorted(copies, key=lambda each: each.step)):
         steps, seconds = after.step - before.step, after.time_s - before.time_s - before.k0_s
         same = (before.generation, before.attempt) == (after.generation, after.attempt)
         if same and steps > 0 and seconds > 0:
