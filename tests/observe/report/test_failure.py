@@ -71,6 +71,17 @@ def test_the_controller_stops_all_survivors_and_restores_the_replacement() -> No
     assert {"Stop+Clean+Reset", "Restoration+Rollback", f"Controller: redo step {STEP}"} <= set(drawing.words)
 
 
+def test_a_survivor_that_has_replaced_another_one_a_moment_before_is_the_one_that_is_shown() -> None:
+    run = invented()
+    [recovery, *_] = run.recoveries
+    [survivor] = [lane for lane in run.lanes if lane.worker == 1]
+    others = [lane for lane in run.lanes if lane is not survivor]
+    former = replace(survivor, end_s=recovery.time - recovery.t_detect_s - 0.5)
+    drawing = drawn(replace(run, lanes=(*others, former, replace(survivor, worker=9))))
+    assert blocks(drawing.device(9), "FORWARD")
+    assert not [group for group in drawing.find("g", worker="1") if group.get("class") == "device"]
+
+
 def test_heads_of_arrows_touch_the_blocks_that_they_start() -> None:
     drawing = drawn(invented())
     [arrow] = [arrow for arrow in drawing.find("g", arrow="stop") if arrow.get("data-worker") == "1"]

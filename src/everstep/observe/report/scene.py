@@ -195,8 +195,9 @@ def _present(recovery: Recovery, lanes: dict[int, Lane]) -> list[Lane]:
     """Who had which rank when it began, by rank."""
     began_s = recovery.time - recovery.t_detect_s
     newcomers = {failure.replaced_by.worker for failure in recovery.failures if failure.replaced_by}
+    dead = {worker for worker, lane in lanes.items() if lane.end_s is not None and lane.end_s < began_s}
     holders: dict[int, Lane] = {}
-    for worker, lane in sorted(lanes.items()):
+    for worker, lane in sorted(lanes.items(), key=lambda item: (item[0] in dead, item[0])):
         gone = lane.end_s is not None and lane.end_s < began_s - AT_ONCE_S
         later = bool(lane.spans) and lane.spans[0].start_s > recovery.time
         if lane.rank is not None and worker not in newcomers and not gone and not later:
