@@ -25,6 +25,10 @@
     marked = part;
     if (part) part.classList.add("marked");
   };
+  const follow = () => {
+    const box = marked.getBoundingClientRect();
+    show(marked, box.left + box.width / 2, box.bottom - 10);
+  };
   const hide = () => { tip.hidden = true; mark(null); };
 
   addEventListener("pointermove", (event) => {
@@ -32,7 +36,8 @@
     if (part) show(part, event.clientX, event.clientY);
     else if (!marked) hide();
   });
-  addEventListener("scroll", hide, { passive: true });
+  // Focus scrolls a picture into view, and tells so after the first arrow key.
+  addEventListener("scroll", () => marked ? follow() : hide(), { passive: true });
   for (const svg of document.querySelectorAll("svg.picture[tabindex]")) {
     let at = -1;
     svg.addEventListener("keydown", (event) => {
@@ -43,9 +48,8 @@
       if (!all.length) return undefined;
       event.preventDefault();
       at = (at + step + all.length) % all.length;
-      const box = all[at].getBoundingClientRect();
       mark(all[at]);
-      show(all[at], box.left + box.width / 2, box.bottom - 10);
+      follow();
       return undefined;
     });
     svg.addEventListener("blur", hide);
