@@ -63,12 +63,12 @@ def state(*, seed: int) -> Protected:
 
 def test_a_newcomer_is_in_the_state_of_its_donor() -> None:
     donor, newcomer = state(seed=1), state(seed=2)
-    sent, received = between_two(
+    (sent, told, given), received = between_two(
         lambda group: send(group, TAKER, Step(3), donor), lambda group: receive(group, GIVER, Step(3), newcomer)
     )
     values, flat = donor.read()
     ours, others = newcomer.read()
-    assert (ours, others.names) == (values, flat.names)
+    assert (ours, others.names) == (told, given.names) == (values, flat.names)
     for name, mine, theirs in zip(flat.names, others.tensors, flat.tensors, strict=True):
         assert torch.equal(mine, theirs), name
     came, _, live = received

@@ -265,8 +265,8 @@ class Protection:
     def serve(self, to: int, version: Step) -> None:
         """Give the state to a newcomer."""
         self.tidy()
-        sent = send(self.world.default, to, version, self.state)
-        self._told(Moment.RESTORATION, version, self._digests_of(*self.state.read(), sent))
+        sent, values, flat = send(self.world.default, to, version, self.state)
+        self._told(Moment.RESTORATION, version, self._digests_of(values, flat, sent))
 
     def fill(self, source: int, version: Step) -> int:
         """A newcomer: be what the donor is. How many bytes came."""

@@ -54,8 +54,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
-def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected) -> list[bytes]:
-    """Give the state to the rank ``to``; a digest of each tensor."""
+def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected) -> tuple[list[bytes], bytes, Flat]:
+    """Give the state to the rank ``to``. A digest of each tensor, and the state that was read."""
     try:
         values, flat = protected.read()
     except Exception as error:  # whoever waits for it must hear of it
@@ -66,7 +66,7 @@ def send(group: dist.ProcessGroup, to: int, version: Step, protected: Protected)
         for name, tensor in zip(flat.names, flat.tensors, strict=True)
     ]
     send_bytes(group, to, msgspec.msgpack.encode(Header(version, values, specs)))
-    return send_tensors(group, to, flat.tensors)
+    return send_tensors(group, to, flat.tensors), values, flat
 
 
 def send_tensors(group: dist.ProcessGroup, to: int, tensors: Sequence[torch.Tensor]) -> list[bytes]:
